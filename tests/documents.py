@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zkconsumer.config import markdown_tables
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.config_definition import ConfigKey, keys_of
+from zkconsumer.config.consumer_config import OriginalConfig
+from zkconsumer.config.coordination_properties import CoordinationConfig
+from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.member.coordinator import state_machine as brokers
 from zkconsumer.member.zookeeper import state_machine as zookeeper
 from zkconsumer.operations.doctor import CHECKS
@@ -87,9 +91,34 @@ def _generate(kind: str, part: str) -> str:
     if kind == "kafka":
         return f"\n{markdown_table()}\n\n"
     if kind == "properties":
-        return f"\n{markdown_tables()[part]}\n"
+        return f"\n{property_tables()[part]}\n"
     diagram = {"zookeeper": zookeeper.diagram, "brokers": brokers.diagram}[part]
     return f"```mermaid\n{diagram()}\n```\n"
+
+
+def property_tables() -> dict[str, str]:
+    """Return the properties as Markdown tables, one for each part: original, own, coordination and security."""
+    rows = keys_of(ConsumerConfig)
+    parts = {
+        "original": keys_of(OriginalConfig),
+        "coordination": keys_of(CoordinationConfig),
+        "security": keys_of(SecurityConfig),
+    }
+    parts["own"] = {name: key for name, key in rows.items() if not any(name in part for part in parts.values())}
+    head = "| key | type | default | note |\n|---|---|---|---|\n"
+    return {part: head + "".join(_property_row(name, rows[name]) for name in names) for part, names in parts.items()}
+
+
+def _property_row(name: str, key: ConfigKey) -> str:
+    return f"| `{name}` | {key.kind} | {_default(key)} | {key.note.replace('|', '&#124;')} |\n"
+
+
+def _default(key: ConfigKey) -> str:
+    if key.required:
+        return "required"
+    if key.default_text:
+        return key.default_text
+    return f"`{str(key.default).lower() if isinstance(key.default, bool) else key.default}`"
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from zkconsumer import AsyncZookeeperConsumerConnector, ZookeeperConsumerConnect
 def find_member(connector: ZookeeperConsumerConnector | AsyncZookeeperConsumerConnector) -> Any:
     """Return the connector's member; None before the first streams and after the shutdown."""
     if isinstance(connector, AsyncZookeeperConsumerConnector):
-        connector = connector._connector
-    return connector._member
+        return connector._lifecycle.member
+    return connector.lifecycle.member
 
 
 def member_of(connector: ZookeeperConsumerConnector | AsyncZookeeperConsumerConnector) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from zkconsumer.assignors.strategy_agreement import GroupStrategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration

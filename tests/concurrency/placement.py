@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.concurrency.group import GROUP, SteppedMember
-from zkconsumer.assignors.strategy_agreement import GroupStrategy, assignment_strategy
+from zkconsumer.assignors.group_strategy import GroupStrategy, assignment_strategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import INSTANCE_KEY, PLAN_KEY, PLAN_VERSION
 from zkconsumer.testing import FakeZooKeeper

@@ -11,7 +11,7 @@ import pytest
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, owners, settle
 from tests.concurrency.placement import placed_member
 from tests.concurrency.staging import after, unavailable
-from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
+from zkconsumer.assignors.lag_aware_placement import LOOKS, PAUSE_LOOKS
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan

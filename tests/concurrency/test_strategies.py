@@ -12,7 +12,7 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, own
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
 from zkconsumer.assignors.assignor import assignor
-from zkconsumer.assignors.strategy_agreement import GroupStrategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import NodeChanged

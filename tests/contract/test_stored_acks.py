@@ -19,8 +19,8 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
 from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.note_nodes import NOTE_BYTES
 from zkconsumer.zookeeper.session import Session
 
 OFFSET, NOTE = paths.offset(GROUP, TP), paths.ack(GROUP, TP)

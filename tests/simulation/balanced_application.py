@@ -85,7 +85,7 @@ class BalancedApplication(StreamsApplication):
                 member.left = member.ended = True
             if self.running:
                 self.scenario.broken(f"{member.name}: run has returned, and {self.running} handlers have not")
-            if member.connector._created:
+            if member.connector.lifecycle.created:
                 topics = None
 
     def _until(self) -> Any:

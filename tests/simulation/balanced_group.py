@@ -66,7 +66,7 @@ class BalancedGroup(Scenario):
         """Look at the parts' own counts."""
         window = int(self.properties["unfinished.max.offsets"])
         for member in self.live():
-            run: Any = getattr(getattr(member, "connector", None), "_running", None)
+            run: Any = getattr(getattr(getattr(member, "connector", None), "lifecycle", None), "running", None)
             for home in () if run is None else run.reader.partitions:
                 unfinished, place = home.ledger.unfinished, f"{member.name}: {home.position.tp}"
                 if unfinished > window + PART:

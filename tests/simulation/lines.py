@@ -23,8 +23,9 @@ from tests.simulation.scheduler import PLACES, before_statement
 _CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
 _ALSO = (
     "zkconsumer.connector.zookeeper_connector",
-    "zkconsumer.streams.stream_delivery",
     "zkconsumer.connector.partition_control",
+    "zkconsumer.connector.shutdown",
+    "zkconsumer.connector.subscribed_streams",
 )
 _CALL = "__before_statement__"
 

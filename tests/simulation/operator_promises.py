@@ -141,9 +141,7 @@ class OperatedObserver(Observer):
         by_hand = operator.undo_file is None
         # who registers after the operator's look has claimed nothing yet, and reads the offset after its claim
         owned = paths.owners(self._group)
-        live = [
-            path for path, node in self._zookeeper._nodes.items() if path.startswith(owned) and node.ephemeral_owner
-        ]
+        live = [path for path, node in self._zookeeper.nodes.items() if path.startswith(owned) and node.ephemeral_owner]
         for tp, seen in self.partitions.items():
             if seen.committed["zookeeper"] is None or self._zookeeper.node(paths.offset(self._group, tp)) is not None:
                 continue

@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-import zkconsumer.connector.zookeeper_connector
+import zkconsumer.connector.subscribed_streams
 import zkconsumer.wiring.cluster_access
 from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
 from tests.simulation.applications import SLOWEST, WAITS
@@ -86,7 +86,7 @@ class Scenario:
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
         vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = self.environment.session
-        vars(zkconsumer.connector.zookeeper_connector)["build_member"] = partial(
+        vars(zkconsumer.connector.subscribed_streams)["build_member"] = partial(
             build_member, environment=self.environment
         )
 

@@ -44,10 +44,10 @@ class SimulatedZooKeeper(FakeZooKeeper):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        before = self._zxid
+        before = self.zxid
         with super().at_once():
             yield
-            if self._depth == 1 and self._zxid != before:
+            if self._depth == 1 and self.zxid != before:
                 self.changed()
 
     def expire_silent(self) -> None:

@@ -35,7 +35,6 @@ from zkconsumer import (
     Whitelist,
 )
 from zkconsumer.connector import shutdown
-from zkconsumer.connector import zookeeper_connector as connector_module
 from zkconsumer.errors import (
     ConnectorClosedException,
     OffsetCommitError,
@@ -112,7 +111,7 @@ async def test_a_shutdown_that_is_begun_ends_loops(
             seen.append(message)
             if len(seen) == 7:
                 if late:
-                    monkeypatch.setattr(connector_module, "Thread", LateThread)
+                    monkeypatch.setattr(shutdown, "Thread", LateThread)
                 connector.begin_shutdown()
                 await asyncio.sleep(0)
         may_close.set()
@@ -158,7 +157,7 @@ async def test_a_shutdown_without_a_thread_is_done_by_the_next(
     connector = make()
     await (await stream_of(connector)).getone()
     with monkeypatch.context() as patched:
-        patched.setattr(connector_module, "Thread", NoThread)
+        patched.setattr(shutdown, "Thread", NoThread)
         with pytest.raises(RuntimeError, match="can't start"):
             connector.begin_shutdown()
     await connector.shutdown()

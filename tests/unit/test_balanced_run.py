@@ -13,7 +13,7 @@ from zkconsumer import ConsumerTimeoutException
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
-from zkconsumer.connector import zookeeper_connector as connector_module
+from zkconsumer.connector import shutdown
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3
@@ -60,7 +60,7 @@ def test_a_run_may_end_while_a_shutdown_looks_at_it(
     class Looked(metaclass=EndsMeanwhile):
         pass
 
-    monkeypatch.setattr(connector_module, "BalancedRun", Looked)
+    monkeypatch.setattr(shutdown, "BalancedRun", Looked)
     running.start()
     assert began.wait(scaled(10))
     connector.shutdown()

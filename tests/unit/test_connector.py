@@ -63,8 +63,8 @@ def test_pausing_what_is_just_leaving_returns(
     leaving.revoked = True
     queue = StreamQueue(2, lambda: None)
     member = SimpleNamespace(delivery=SimpleNamespace(stream_of=lambda _: SimpleNamespace(queue=queue)))
-    monkeypatch.setattr(connector, "_live", lambda: member)
-    monkeypatch.setattr(connector, "_positions", lambda: {leaving.tp: leaving})
+    monkeypatch.setattr(connector.lifecycle, "live", lambda: member)
+    monkeypatch.setattr(connector.lifecycle, "positions", lambda: {leaving.tp: leaving})
     connector.pause([leaving.tp])
     assert connector.paused() == {leaving.tp}
     connector.resume([leaving.tp])
@@ -74,7 +74,7 @@ def test_pausing_what_is_just_leaving_returns(
 def test_a_place_beyond_64_bits_is_refused(
     connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector, "_live", lambda: SimpleNamespace(request_timeout=1.0))
+    monkeypatch.setattr(connector.lifecycle, "live", lambda: SimpleNamespace(request_timeout=1.0))
     with pytest.raises(ValueError, match="64 bits"):
         connector.seek(TopicPartition("t", 0), 1 << 63)
     with pytest.raises(ValueError, match="ms since 1970"):

@@ -173,7 +173,7 @@ def test_a_childs_signals_end_nothing_of_its_parents() -> None:
         child(work)
         time.sleep(0.3)
         assert [guard.received for guard in guards] == [None, None]
-        assert not connector._end.begun and not unused._end.begun
+        assert not connector.lifecycle.end.begun and not unused.lifecycle.end.begun
         for guard in reversed(guards):
             guard.restore()
         left = 1000

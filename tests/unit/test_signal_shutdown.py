@@ -22,7 +22,7 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
-from zkconsumer.connector.signal_shutdown import in_signal_handler
+from zkconsumer.connector.shutdown import in_signal_handler
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member import events
 from zkconsumer.member.connector_state import Phase
@@ -311,7 +311,7 @@ def test_a_signal_that_has_nothing_to_shut_down_is_passed_on(case: str) -> None:
         thread.start()
         thread.join()
     elif case == "forked":
-        connector.left_to_parent(os.getppid())
+        connector.lifecycle.left_to_parent(os.getppid())
     else:
         del connector
         gc.collect()

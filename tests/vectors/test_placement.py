@@ -7,7 +7,7 @@ from collections import Counter
 from tests.vectors.cases import Case
 from tests.vectors.recording.plans import replayed
 from tests.vectors.test_kafka_client import members_of
-from zkconsumer.assignors.fewest_moves import fewest_moves
+from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.model import ThreadId, TopicPartition
 
 FILES = ("zkconsumer_plans", "kafka391_sticky")

@@ -27,10 +27,10 @@ from zkconsumer.assignors.assignor import (
     threads_by_topic,
 )
 from zkconsumer.assignors.fixed_table import OnlyAssignor, machines
+from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy
+from zkconsumer.assignors.group_strategy import strategy_conflict as concern
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
-from zkconsumer.assignors.strategy_agreement import ADVERTISED, advertisement, assignment_strategy
-from zkconsumer.assignors.strategy_agreement import strategy_conflict as concern
 
 __all__ = [
     "ADVERTISED",

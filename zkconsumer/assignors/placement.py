@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from zkconsumer.assignors.even_load import (
+from zkconsumer.assignors.lag_aware_placement import (
     NARROW_GAP,
     WIDE_GAP,
     PlanJudgement,
@@ -36,7 +36,7 @@ from zkconsumer.assignors.even_load import (
     rescues,
     smoothed,
 )
-from zkconsumer.assignors.fewest_moves import TopicThreads, fewest_moves
+from zkconsumer.assignors.sticky_placement import TopicThreads, fewest_moves
 from zkconsumer.core.load_report import Loads
 from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, Streams, consumer_of
 from zkconsumer.model import LAG_AWARE, Assignment, ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key

@@ -6,8 +6,8 @@ Members never call these: they follow the group's plan (``assignors.placement``)
 from __future__ import annotations
 
 from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks, threads_by_topic
-from zkconsumer.assignors.even_load import even_load
-from zkconsumer.assignors.fewest_moves import fewest_moves
+from zkconsumer.assignors.lag_aware_placement import even_load
+from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.model import ThreadId, TopicPartition
 
 

@@ -4,11 +4,10 @@ Pure, except that it reads properties files. :class:`ConsumerConfig` is immutabl
 ``kafka.consumer.ConsumerConfig``: the same names, types and defaults. It differs on purpose: the constructor checks
 every limit, a bad group is not reported as a bad ``client.id``, and a warning for an unknown name suggests a known one.
 
-``property_keys`` defines a property, and ``consumer_config`` declares them, with the ``..._properties`` of its parts.
-``addresses`` parses servers, ``java_properties`` parses Java's files, and ``property_table`` renders the documentation.
+``config_definition`` defines a property, and ``consumer_config`` declares them, with the ``..._properties`` of its
+parts. ``addresses`` parses servers, and ``java_properties`` parses Java's files.
 """
 
 from zkconsumer.config.consumer_config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
-from zkconsumer.config.property_table import markdown_tables
 
-__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_tables"]
+__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.config.property_keys import choice, integer, node_name, not_empty, text
+from zkconsumer.config.config_definition import choice, integer, node_name, not_empty, text
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import LAG_AWARE, PLACEMENTS, TopicPartition
 

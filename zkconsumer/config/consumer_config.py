@@ -22,16 +22,9 @@ from zkconsumer.config.addresses import (
     parse_servers,
 )
 from zkconsumer.config.assignment_properties import AssignmentConfig, check_placement
-from zkconsumer.config.coordination_properties import (
-    BY_BROKERS,
-    CoordinationConfig,
-    check_coordination,
-    ineffective_properties,
-)
-from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.config.property_keys import (
+from zkconsumer.config.config_definition import (
     ALIASES,
-    Key,
+    ConfigKey,
     Value,
     advice_on_unknown,
     boolean,
@@ -46,6 +39,13 @@ from zkconsumer.config.property_keys import (
     text,
     unknown_property_text,
 )
+from zkconsumer.config.coordination_properties import (
+    BY_BROKERS,
+    CoordinationConfig,
+    check_coordination,
+    ineffective_properties,
+)
+from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
 from zkconsumer.errors import ConfigException, UnknownKeywordError
@@ -405,7 +405,7 @@ def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value
     return _without_aliases(given, keys)
 
 
-def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[str, Value]:
+def _without_aliases(given: dict[str, Value], keys: Mapping[str, ConfigKey]) -> dict[str, Value]:
     """Return the values under their proper names. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
     for alias, name in ALIASES.items():
         if alias not in given:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.config.addresses import parse_servers
-from zkconsumer.config.property_keys import boolean, choice, integer, keys_of, not_empty, text
+from zkconsumer.config.config_definition import boolean, choice, integer, keys_of, not_empty, text
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import PLACEMENTS
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from zkconsumer.config.property_keys import boolean, choice, not_empty, text
+from zkconsumer.config.config_definition import boolean, choice, not_empty, text
 from zkconsumer.errors import ConfigException
 
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -1,7 +1,7 @@
 """``AsyncZookeeperConsumerConnector``: the connector for applications that run on asyncio.
 
-It wraps a connector, which has all threads and decisions. Streams are read on the application's loop
-(``streams.async_stream``). Commits are requests to the committer's thread. Other calls that block run on a thread.
+It has the parts of the other connector. Streams are read on the application's loop (``streams.async_stream``).
+Commits are requests to the committer's thread. Other calls that block run on a thread.
 
 Threads: every method is for the thread of one event loop, the one on which streams were created.
 """
@@ -23,12 +23,13 @@ from typing import Any, Literal, Self, TypeVar
 
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector.health import Health
-from zkconsumer.connector.shutdown import check_seconds
-from zkconsumer.connector.signal_shutdown import in_signal_handler
-from zkconsumer.connector.zookeeper_connector import CLOSE_WITHIN, ZookeeperConsumerConnector
+from zkconsumer.connector.cluster_queries import ClusterQueries
+from zkconsumer.connector.health import Health, health_of
+from zkconsumer.connector.partition_control import PartitionControl, begin_commit, given_offsets, seek_to, seek_to_time
+from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
+from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
-from zkconsumer.core.partition_position import Held, PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState
@@ -41,6 +42,9 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
 from zkconsumer.streams.decoders import Decoder, K, V
+from zkconsumer.streams.message import message_class
+from zkconsumer.wiring import GroupMember, consumer_id
+from zkconsumer.wiring.member_parts import read_timeout
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +102,12 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             warnings.simplefilter("ignore")  # the line above has warned
             # reads return at once, and coroutines wait in their place
             inner = self.config.replace({"consumer.timeout.ms": 0, "consumer.timeout.action": "end"})
-        self._connector = ZookeeperConsumerConnector(inner, offset_store=offset_store)
+        self._lifecycle = Lifecycle(inner, consumer_id(inner))
+        self._partitions = PartitionControl(self._lifecycle)
+        self._queries = ClusterQueries(self._lifecycle)
+        self._subscription = Subscription(self._lifecycle, offset_store)
+        self._timeout = read_timeout(self.config)
+        self._ends_on_timeout = self.config.consumer_timeout_action == "end"
         self._listener: Listener | None = None
         # kept also if the application drops its stream: they tell which task has a message in its hands
         self._readers: list[AsyncMessages[Any, Any]] = []
@@ -107,7 +116,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     @property
     def consumer_id(self) -> ConsumerId:
         """The member's name."""
-        return self._connector.consumer_id
+        return self._lifecycle.consumer_id
 
     # ---- streams ----
 
@@ -116,7 +125,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         Raises: :class:`MessageStreamsExistException` once streams were created.
         """
-        self._connector.set_consumer_rebalance_listener(None)
+        self._subscription.set_listener(None)
         self._listener = listener
 
     async def create_message_streams(
@@ -130,8 +139,8 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         As :meth:`ZookeeperConsumerConnector.create_message_streams`. If it is cancelled, the connector is shut down.
         """
-        create = self._connector.create_message_streams
-        made = await self._join(partial(create, topics, key_decoder, value_decoder, until))
+        message = message_class(key_decoder, value_decoder)
+        made = await self._join(partial(self._subscription.create, topics, message, until))
         return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
 
     async def create_message_streams_by_filter(
@@ -142,8 +151,8 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         value_decoder: Decoder[V] | None = None,
     ) -> list[AsyncStream[K | None, V | None]]:
         """Join the group for all topics that a filter allows, and return ``streams`` streams over them."""
-        create = self._connector.create_message_streams_by_filter
-        made = await self._join(partial(create, topic_filter, streams, key_decoder, value_decoder))
+        message = message_class(key_decoder, value_decoder)
+        made = await self._join(partial(self._subscription.create_by_filter, topic_filter, streams, message))
         return [self._reading(stream) for stream in made]
 
     async def add_topics(
@@ -157,19 +166,19 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         If it is cancelled, they are unsubscribed again.
         """
-        if not (connector := self._connector)._created:
+        if not self._lifecycle.created:
             return await self.create_message_streams(topics, key_decoder, value_decoder)
-        member, undo = connector._live(), partial(connector.unsubscribe, list(topics))
+        member, subscription = self._lifecycle.live(), self._subscription
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
-        add = partial(connector._add_topics, member, topics, key_decoder, value_decoder, deadline, held)
-        made = await self._join(add, undo, deadline)
+        add = partial(subscription.add, topics, message_class(key_decoder, value_decoder), deadline, held)
+        made = await self._join(add, partial(_leave_again, member, subscription, list(topics)), deadline)
         return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
 
     async def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams. A message of them in the task's hands counts as finished."""
-        member, leaving = self._connector._live(), [topics] if isinstance(topics, str) else list(topics)
+        member, leaving = self._lifecycle.live(), [topics] if isinstance(topics, str) else list(topics)
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
-        await self._call(partial(self._connector._unsubscribe, member, leaving, deadline, held), deadline)
+        await self._call(partial(self._subscription.leave, leaving, deadline, held), deadline)
         streams = [stream for _, _, stream in member.delivery.streams()]
         merged = self._merged  # it will read what is added later too, also if nothing is left now
         self._readers = [one for one in self._readers if one is merged or any(map(one.reads, streams))]
@@ -179,7 +188,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         Raises: as :meth:`ZookeeperConsumerConnector.messages`.
         """
-        merged = self._connector.messages()
+        merged = self._subscription.all_streams()
         if self._merged is None:
             self._merged = AsyncMessages(merged, timeout=self._timeout, ends_on_timeout=self._ends_on_timeout)
             self._readers.append(self._merged)
@@ -190,22 +199,13 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         self._readers.append(made)
         return made
 
-    @property
-    def _timeout(self) -> float | None:
-        timeout = self.config.consumer_timeout_ms
-        return timeout / 1000 if timeout >= 0 else None
-
-    @property
-    def _ends_on_timeout(self) -> bool:
-        return self.config.consumer_timeout_action == "end"
-
     async def _join(
         self, create: Callable[[], T], undo: Callable[[], object] | None = None, deadline: Deadline | None = None
     ) -> T:
         if self._listener is not None:
             access = LoopAccess(self.consumer_id, asyncio.get_running_loop())
             listener, self._listener = self._listener, None
-            self._connector.set_consumer_rebalance_listener(_LoopListener(listener, access))
+            self._subscription.set_listener(_LoopListener(listener, access))
         created = self._begin_call(create)
         try:
             return await outcome(created, deadline)
@@ -214,7 +214,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             if undo is None:
                 self.begin_shutdown()
             else:
-                self._begin_call(partial(_undo, created, undo))
+                self._begin_call(lambda: created.exception() is None and undo())
             raise
 
     # ---- committing ----
@@ -231,13 +231,13 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         Arguments and errors: as :meth:`ZookeeperConsumerConnector.commit_offsets`.
         """
         # now: in a task of its own, this may run when the caller has its next message in hand
-        return self._commit(self._connector._given(offsets), self._held_by(calling_task()), timeout)
+        return self._commit(given_offsets(self._lifecycle, offsets), self._held_by(calling_task()), timeout)
 
     async def _commit(
         self, given: Mapping[TopicPartition, GivenOffset] | None, held: Held, timeout: float | None
     ) -> None:
-        connector = self._connector
-        done, deadline = connector._begin_commit(given, held, timeout, in_listener=_in_listener.get())
+        life = self._lifecycle
+        done, deadline = begin_commit(life, given, held, timeout, in_listener=_in_listener.get())
         limit = asyncio.timeout(deadline.remaining())
         try:
             async with limit:
@@ -246,9 +246,9 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             if not limit.expired():
                 raise
             raise OffsetCommitError(NOT_ANSWERED) from None
-        if connector._end.begun and connector._member is not None:
+        if life.end.begun and life.member is not None:
             # the streams hand nothing out any more: the shutdown need not wait for a message that is committed
-            connector._member.settle_positions(held, finished=False)
+            life.member.settle_positions(held, finished=False)
 
     def _held_by(self, task: asyncio.Task[Any] | None) -> Held:
         """Return the messages that a task has in its hands."""
@@ -259,7 +259,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         A stream may have been read alone and with others (:meth:`messages`). The reader that was asked last has it.
         """
-        member = self._connector._member
+        member = self._lifecycle.member
         found: list[tuple[PartitionPosition, AsyncMessages[Any, Any]]] = []
         if member is None:
             return found
@@ -275,67 +275,67 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     @property
     def state(self) -> ConnectorState:
         """The present state of the member, and what it waits for."""
-        return self._connector.state
+        return self._lifecycle.state
 
     def health(self) -> Health:
         """Return whether this member is live and ready, and why not."""
-        return self._connector.health()
+        return health_of(self._lifecycle)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this member owns now."""
-        return self._connector.assignment()
+        return self._partitions.assignment()
 
     def position(self, partition: PartitionLike) -> int | None:
         """Return the offset of the next message to hand out; None while the start is not known yet."""
-        return self._connector.position(partition)
+        return self._partitions.position(partition)
 
     def lag(self) -> dict[TopicPartition, int | None]:
         """Return for each owned partition how many messages follow those that are finished; None if unknown."""
-        return self._connector.lag()
+        return self._partitions.lag()
 
     async def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
         """Return the committed offset of the group for a partition; None if nothing is stored yet."""
-        return await self._call(partial(self._connector.committed, partition, timeout))
+        return await self._call(partial(self._partitions.committed, partition, timeout))
 
     async def topics(self, timeout: float | None = None) -> frozenset[str]:
         """Return the names of all topics."""
-        return await self._call(partial(self._connector.topics, timeout))
+        return await self._call(partial(self._queries.topics, timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """Return the partitions of a topic in ascending order."""
-        return await self._call(partial(self._connector.partitions_for, topic, timeout))
+        return await self._call(partial(self._queries.partitions_for, topic, timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Return the first offset that the log of each partition still has."""
-        return await self._call(partial(self._connector.beginning_offsets, partitions, timeout))
+        return await self._call(partial(self._queries.beginning_offsets, partitions, timeout))
 
     async def end_offsets(
         self, partitions: Iterable[PartitionLike], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Return for each partition the offset after the last message that may be read."""
-        return await self._call(partial(self._connector.end_offsets, partitions, timeout))
+        return await self._call(partial(self._queries.end_offsets, partitions, timeout))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
         """Return the offset of the first message that is not older than a time in ms since 1970; None without one."""
-        return await self._call(partial(self._connector.offsets_for_times, times, timeout))
+        return await self._call(partial(self._partitions.offsets_for_times, times, timeout))
 
     # ---- moving ----
 
     def pause(self, partitions: Iterable[PartitionLike]) -> None:
         """Fetch and hand out nothing of these until :meth:`resume`."""
-        self._connector.pause(partitions)
+        self._partitions.pause(partitions)
 
     def resume(self, partitions: Iterable[PartitionLike]) -> None:
         """Go on with paused partitions where they stopped."""
-        self._connector.resume(partitions)
+        self._partitions.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
-        return self._connector.paused()
+        return self._partitions.paused()
 
     async def seek(
         self,
@@ -344,15 +344,15 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         timeout: float | None = None,
     ) -> None:
         """Go on at another offset of a partition, as :meth:`ZookeeperConsumerConnector.seek` does."""
-        deadline = self._connector._deadline(timeout)
-        await self._call(partial(self._connector._seek_to, partition, offset, deadline), deadline)
+        deadline = self._lifecycle.deadline(timeout)
+        await self._call(partial(seek_to, self._lifecycle, partition, offset, deadline), deadline)
 
     async def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Go on at the first message that is not older than a time in ms since 1970, or at the end."""
-        deadline = self._connector._deadline(timeout)
-        return await self._call(partial(self._connector._seek_to_time, timestamp, partitions, deadline), deadline)
+        deadline = self._lifecycle.deadline(timeout)
+        return await self._call(partial(seek_to_time, self._lifecycle, timestamp, partitions, deadline), deadline)
 
     # ---- the end ----
 
@@ -362,8 +362,8 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         Loops end once their message in hand is finished, which is committed. Leaving ``async with`` waits for the end.
         """
         check_seconds(timeout)
-        self._connector._begin_shutdown(timeout)
-        member = self._connector._member
+        self._lifecycle.begin_shutdown(timeout)
+        member = self._lifecycle.member
         if member is not None and not in_signal_handler():  # a handler may have interrupted who holds a queue's lock
             member.end_streams()  # now: until its thread did so, tasks would be handed further messages
 
@@ -378,7 +378,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     async def _shut_down(
         self, caller: asyncio.Task[Any] | None, *, finished: bool, timeout: float = CLOSE_WITHIN
     ) -> None:
-        member, held = self._connector._member, self._held_by(caller)
+        member, held = self._lifecycle.member, self._held_by(caller)
         # a task that has ended will not finish what it got
         left = [one for one, reader in self._in_hand() if one not in held and reader.task and reader.task.done()]
         self.begin_shutdown(timeout)
@@ -387,9 +387,9 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             member.settle_positions(left, finished=False)
         if _in_listener.get():
             return  # the end waits for this listener, and each would wait for the other
-        await self._call(partial(self._connector._shut_down, finished=False, timeout=timeout))
+        await self._call(partial(self._lifecycle.shut_down, finished=False, timeout=timeout))
         if finished:
-            self._connector._end.raise_failure()
+            self._lifecycle.end.raise_failure()
 
     async def __aenter__(self) -> Self:
         return self
@@ -419,13 +419,12 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         return done
 
 
-def _undo(created: Future[Any], undo: Callable[[], object]) -> None:
-    """Undo what a thread does, once it has done it."""
-    if created.exception() is None:
-        try:
-            undo()
-        except ZkConsumerError as error:
-            log.warning("topics whose subscription was cancelled could not be left again: %s", error)
+def _leave_again(member: GroupMember, subscription: Subscription, topics: list[str]) -> None:
+    """Leave topics whose subscription was cancelled."""
+    try:
+        subscription.leave(topics, member.change_deadline(None), NONE_HELD)
+    except ZkConsumerError as error:
+        log.warning("topics whose subscription was cancelled could not be left again: %s", error)
 
 
 class _LoopListener(ConsumerRebalanceListener):

@@ -1,8 +1,8 @@
 """The calls of an application that concern the cluster, and not what its member owns: topics, partitions, log ends.
 
-Part of the façade, with reads of partitions outside of the group. Each answers also before streams are created. It then
-connects for this question alone, and joins no group. A plain pair (topic, number) will do for a partition. Any thread
-may call.
+A base of the connector, with reads of partitions outside of the group. Each answers also before streams are created. It
+then connects for this question alone, and joins no group. A plain pair (topic, number) will do for a partition. Any
+thread may call.
 
 The original has nothing of this; the names are those of Kafka's newer consumer.
 """
@@ -14,23 +14,19 @@ from contextlib import contextmanager
 from itertools import count
 from time import time_ns
 from typing import Any
-from weakref import WeakSet
 
 from zkconsumer.balance.until import requested_end
-from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector.shutdown import Closing
+from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
-from zkconsumer.errors import ConnectorClosedException, ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.model import ConsumerId, PartitionLike, TopicPartition, partitions_of
+from zkconsumer.model import PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.decoders import Decoder, K, V
 from zkconsumer.streams.message import message_class
-from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.cluster_access import ClusterAccess
-from zkconsumer.wiring.partition_stream import CLOSE_WITHIN, PartitionReading, PartitionStream
+from zkconsumer.wiring.partition_stream import PartitionReading, PartitionStream
 
 _NUMBERS = count()
 
@@ -39,15 +35,10 @@ LEAST_SECONDS = 5.0
 
 
 class ClusterQueries:
-    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that asks about the cluster."""
+    """The calls about the cluster of the connector with this ``lifecycle``."""
 
-    config: ConsumerConfig
-    consumer_id: ConsumerId
-    _member: GroupMember | None
-    _end: Closing
-    _forked: ForkedProcessError | None
-    _readings: WeakSet[PartitionReading]
-    """The reads of partitions that are open, or were; they end with the connector."""
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
 
     def topics(self, timeout: float | None = None) -> frozenset[str]:
         """Return the names of all topics, without Kafka's own unless ``exclude.internal.topics=false``.
@@ -58,7 +49,7 @@ class ClusterQueries:
         """
         with self._lookup(timeout) as (lookup, deadline):
             found = lookup.topics(deadline)
-        return found - INTERNAL_TOPICS if self.config.exclude_internal_topics else found
+        return found - INTERNAL_TOPICS if self.lifecycle.config.exclude_internal_topics else found
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """Return the partitions of a topic in ascending order, also those without a leader.
@@ -114,20 +105,16 @@ class ClusterQueries:
         if not wanted:
             raise ValueError("read: no partition is named")
         end = None if until is None else requested_end(until, time_ns() // 1_000_000)
-        self._check_open()
-        reading = PartitionReading(self.config, f"{self.consumer_id}-read-{next(_NUMBERS)}")
+        self.lifecycle.check_open()
+        reading = PartitionReading(self.lifecycle.config, f"{self.lifecycle.consumer_id}-read-{next(_NUMBERS)}")
         fork_guard.watch(reading)
         try:
             stream = reading.open(wanted, start, end, message_class(key_decoder, value_decoder), self._limit(timeout))
         except BaseException:
             reading.close()
             raise
-        self._readings.add(reading)
+        self.lifecycle.readings.add(reading)
         return stream
-
-    def _close_readings(self) -> None:
-        for reading in list(self._readings):
-            reading.close(min(self._end.remaining, CLOSE_WITHIN))
 
     def _ends(
         self, partitions: Iterable[PartitionLike], which: int, timeout: float | None
@@ -138,20 +125,16 @@ class ClusterQueries:
         with self._lookup(timeout) as (lookup, deadline):
             return {tp: offset or 0 for tp, offset in lookup.find(wanted, deadline).items()}
 
-    def _check_open(self) -> None:
-        if self._end.begun:
-            raise self._forked or ConnectorClosedException("the connector was shut down")
-
     def _limit(self, timeout: float | None) -> Deadline:
-        session = self.config.zookeeper_session_timeout_ms / 1000
+        session = self.lifecycle.config.zookeeper_session_timeout_ms / 1000
         return Deadline(max(session, LEAST_SECONDS) if timeout is None else timeout)
 
     @contextmanager
     def _lookup(self, timeout: float | None) -> Iterator[tuple[OffsetLookup, Deadline]]:
-        self._check_open()
-        member, deadline = self._member, self._limit(timeout)
+        self.lifecycle.check_open()
+        member, deadline = self.lifecycle.member, self._limit(timeout)
         if member is not None:
             yield member.lookup, deadline
             return
-        with ClusterAccess(self.config) as access:
+        with ClusterAccess(self.lifecycle.config) as access:
             yield access.open(deadline).lookup, deadline

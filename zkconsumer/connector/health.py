@@ -11,12 +11,12 @@ The original has nothing of this. Its watcher thread gives up after ``rebalance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from zkconsumer.connector.shutdown import Closing
-from zkconsumer.errors import ForkedProcessError
+from zkconsumer.balance.balance_state import ShowsBalance
+from zkconsumer.connector.shutdown import Closing, Lifecycle
 from zkconsumer.member.group_thread import CoordinationHealth
 from zkconsumer.wiring import GroupMember
 
@@ -58,19 +58,17 @@ class Health:
         return ": ".join(filter(None, (word, "; ".join(self.reasons))))
 
 
-def health_of(
-    member: GroupMember | None, end: Closing, forked: ForkedProcessError | None, problems: Iterable[str] = ()
-) -> Health:
-    """Return the health of a connector with these parts.
-
-    Arguments: ``problems`` say why a run with ``concurrency`` does not do all of its work.
-    """
-    if forked is not None:
-        return Health((str(forked),))
+def health_of(lifecycle: Lifecycle) -> Health:
+    """Return the health of the connector with this lifecycle."""
+    member, end = lifecycle.member, lifecycle.end
+    if lifecycle.forked is not None:
+        return Health((str(lifecycle.forked),))
     if end.begun:
         return _ending(end)
     if member is None:
         return Health((), ("no streams were created yet",))
+    run = lifecycle.running
+    problems = run.problems() if isinstance(run, ShowsBalance) else ()
     found = Health(tuple(_failures(member)), (*_obstacles(member), *problems))
     # a shutdown that began meanwhile has ended some of the threads
     return _ending(end) if end.begun else found

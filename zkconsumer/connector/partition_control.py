@@ -1,7 +1,9 @@
 """The calls of an application that concern single partitions: look, pause, move, commit.
 
-Part of the façade. A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
-thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
+:class:`PartitionControl` is a base of the connector, because these methods would only forward to a part. The connector
+for asyncio has one as a part, and calls the functions below with the messages that its task holds. A plain pair (topic,
+number) will do for a partition everywhere; anything else raises TypeError. Any thread may call, also the listener's.
+Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -14,11 +16,10 @@ from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
-from zkconsumer.connector.shutdown import Closing
+from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.errors import (
     ConnectorClosedException,
-    ForkedProcessError,
     OffsetCommitError,
     PartitionNotOwnedError,
     RegistryError,
@@ -54,24 +55,23 @@ def _check_time(what: object, time: object) -> None:
 
 
 class PartitionControl:
-    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
+    """The calls for single partitions of the connector with this ``lifecycle``."""
 
-    _member: GroupMember | None
-    _end: Closing
-    _forked: ForkedProcessError | None
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
 
     # ---- looking ----
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this member owns now."""
-        return frozenset(self._positions())
+        return frozenset(self.lifecycle.positions())
 
     def position(self, partition: PartitionLike) -> int | None:
         """Return the offset of the next message to hand out; None while the start is not known yet.
 
         Raises: :class:`PartitionNotOwnedError`.
         """
-        return self._position(partition_of(partition)).finished(including_held=True)
+        return owned_position(self.lifecycle, partition_of(partition)).finished(including_held=True)
 
     def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
         """Return the committed offset of the group for a partition; None if nothing is stored yet.
@@ -82,11 +82,11 @@ class PartitionControl:
         store did not answer in time, and its own errors.
         """
         tp = partition_of(partition)
-        position = self._positions().get(tp)
+        position = self.lifecycle.positions().get(tp)
         if position is not None:
             return position.stored.committed
-        deadline = self._deadline(timeout)
-        committer = self._live().committer
+        deadline = self.lifecycle.deadline(timeout)
+        committer = self.lifecycle.live().committer
         if committer is None:
             raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
         try:
@@ -103,7 +103,8 @@ class PartitionControl:
         ``isolation.level=read_committed`` the last stable offset counts: messages that an open transaction holds back
         are left out.
         """
-        return {} if self._member is None else self._member.lags()
+        member = self.lifecycle.member
+        return {} if member is None else member.lags()
 
     def metrics(self) -> Mapping[MetricName, Value]:
         """Return every metric of this member with its value now, under the original's names.
@@ -113,7 +114,8 @@ class PartitionControl:
         numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
         (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
         """
-        return {} if self._member is None else self._member.metrics.snapshot()
+        member = self.lifecycle.member
+        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- pausing ----
 
@@ -138,18 +140,18 @@ class PartitionControl:
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
-        return frozenset(tp for tp, position in self._positions().items() if position.paused)
+        return frozenset(tp for tp, position in self.lifecycle.positions().items() if position.paused)
 
     def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
-        member = self._live()
+        member = self.lifecycle.live()
         while True:
-            position = self._position(tp)
+            position = owned_position(self.lifecycle, tp)
             queue = member.delivery.stream_of(position).queue
             if paused:
                 queue.pause(position)
             else:
                 queue.resume(position)
-            if not position.revoked or self._positions().get(tp) is position:
+            if not position.revoked or self.lifecycle.positions().get(tp) is position:
                 return  # it is ours, or leaving us; else it went on at another place just now: that one is meant
 
     # ---- moving ----
@@ -173,24 +175,7 @@ class PartitionControl:
         ends; TimeoutError, also if a commit under way is not answered in time; :class:`OffsetCommitError` if the
         outcome of an earlier commit cannot be found out; ValueError for a value that is no offset.
         """
-        self._seek_to(partition, offset, self._deadline(timeout))
-
-    def _seek_to(
-        self,
-        partition: PartitionLike,
-        offset: int | Literal["earliest", "latest", "smallest", "largest"],
-        deadline: Deadline,
-    ) -> None:
-        tp = partition_of(partition)
-        if isinstance(offset, str):
-            if offset not in _PLACES:
-                raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
-            self._position(tp)
-            found = self._live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
-            offset = found if found is not None else 0
-        if not is_offset(offset):
-            raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
-        self._seek({tp: offset}, deadline)
+        seek_to(self.lifecycle, partition, offset, self.lifecycle.deadline(timeout))
 
     def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
@@ -202,22 +187,7 @@ class PartitionControl:
         place at most a whole segment too early, or the beginning if no whole segment is older.
         Returns: the offset at which each goes on. Raises: as :meth:`seek`.
         """
-        return self._seek_to_time(timestamp, partitions, self._deadline(timeout))
-
-    def _seek_to_time(
-        self, timestamp: int, partitions: Iterable[PartitionLike] | None, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        _check_time("seek_to_timestamp", timestamp)
-        wanted = list(self.assignment()) if partitions is None else partitions_of(partitions)
-        for tp in wanted:
-            self._position(tp)
-        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp), deadline.remaining())
-        ends = [tp for tp in wanted if found[tp] is None]
-        lookup = self._live().lookup
-        places = {**found, **(lookup.find(dict.fromkeys(ends, LATEST), deadline) if ends else {})}
-        offsets = {tp: place if place is not None else 0 for tp, place in places.items()}
-        self._seek(offsets, deadline)
-        return offsets
+        return seek_to_time(self.lifecycle, timestamp, partitions, self.lifecycle.deadline(timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
@@ -233,12 +203,7 @@ class PartitionControl:
         wanted = {partition_of(tp): time for tp, time in times.items()}
         for tp, time in wanted.items():
             _check_time(tp, time)
-        return self._live().lookup.find(wanted, self._deadline(timeout)) if wanted else {}
-
-    def _seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        strange = self._live().seek({self._position(tp): offset for tp, offset in offsets.items()}, deadline)
-        if strange:
-            raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+        return self.lifecycle.live().lookup.find(wanted, self.lifecycle.deadline(timeout)) if wanted else {}
 
     # ---- committing ----
 
@@ -262,21 +227,7 @@ class PartitionControl:
         Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
         """
-        given = self._given(offsets)
-        member = self._member
-        held = NONE_HELD if member is None else member.held_by(get_native_id())
-        if self._end.begun and not (member is not None and member.in_listener):
-            self._commit_while_closing(member, given, held)
-            return
-        if member is None or member.committer is None:
-            if given:
-                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-            return
-        deadline = Deadline(member.request_timeout if timeout is None else timeout)
-        if given is not None:
-            member.committer.commit_given(given, deadline)
-        else:
-            member.committer.commit(held, deadline)
+        commit(self.lifecycle, given_offsets(self.lifecycle, offsets), timeout)
 
     def commit_offsets_async(
         self,
@@ -294,94 +245,152 @@ class PartitionControl:
         Returns: a future, which raises as :meth:`commit_offsets` does. Raises at once: ConnectorClosedException;
         ValueError or TypeError for a value that is no offset.
         """
-        member = self._member
-        held = NONE_HELD if member is None else member.held_by(get_native_id())
-        done, _ = self._begin_commit(self._given(offsets), held, timeout)
+        given, held = given_offsets(self.lifecycle, offsets), _held_here(self.lifecycle)
+        done, _ = begin_commit(self.lifecycle, given, held, timeout)
         if callback is not None:
             done.add_done_callback(lambda done: _tell(callback, done.exception()))
         return done
 
-    def _begin_commit(
-        self,
-        given: Mapping[TopicPartition, GivenOffset] | None,
-        held: Held,
-        timeout: float | None,
-        *,
-        in_listener: bool = False,
-    ) -> tuple[Future[None], Deadline]:
-        """Begin a commit. Arguments: the messages that the caller ``held`` count as finished.
 
-        Returns: its future, and its time. It is withdrawn if the time ends before it begins.
-        """
-        member = self._member
-        closing = self._end.begun and not (in_listener or (member is not None and member.in_listener))
-        if closing and not held:
-            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-        done: Future[None] = Future()
-        if member is None or member.committer is None:
-            if given:
-                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-            done.set_result(None)
-            return done, Deadline(0.0)
-        limit = member.request_timeout if timeout is None else timeout
-        deadline = Deadline(self._end.remaining if closing else limit)
-        if given is None:
-            asked = member.committer.begin_commit(held, deadline)
-        else:
-            asked = member.committer.begin_commit_given(given, deadline)
-        asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
-        return done, deadline
+def owned_position(lifecycle: Lifecycle, tp: TopicPartition) -> PartitionPosition:
+    """Return the position of an owned partition. Raises PartitionNotOwnedError, ForkedProcessError."""
+    if lifecycle.forked is not None:
+        raise lifecycle.forked
+    position = lifecycle.positions().get(tp)
+    if position is None:
+        raise PartitionNotOwnedError(f"{tp} is not owned by this member")
+    return position
 
-    def _given(
-        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None
-    ) -> Mapping[TopicPartition, GivenOffset] | None:
-        """Return offsets that a caller gave, each with the ownership of its partition now.
 
-        Raises: as :func:`checked_offsets`.
-        """
-        if offsets is None:
-            return None
-        positions = self._positions()
-        return {
-            tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()
-        }
+# ---- moving
 
-    def _commit_while_closing(
-        self, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
-    ) -> None:
-        """Commit what the calling thread has in its hands, while that is still waited for."""
-        if member is None or member.committer is None or not held:
-            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-        deadline = Deadline(self._end.remaining)
-        if given is not None:
-            member.committer.commit_given(given, deadline)
-            return
+
+def seek_to(
+    lifecycle: Lifecycle,
+    partition: PartitionLike,
+    offset: int | Literal["earliest", "latest", "smallest", "largest"],
+    deadline: Deadline,
+) -> None:
+    """Go on at another offset of a partition. Arguments and errors: as :meth:`PartitionControl.seek`."""
+    tp = partition_of(partition)
+    if isinstance(offset, str):
+        if offset not in _PLACES:
+            raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
+        owned_position(lifecycle, tp)
+        found = lifecycle.live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
+        offset = found if found is not None else 0
+    if not is_offset(offset):
+        raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
+    _seek(lifecycle, {tp: offset}, deadline)
+
+
+def seek_to_time(
+    lifecycle: Lifecycle, timestamp: int, partitions: Iterable[PartitionLike] | None, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Go on at the first message from a time on. As :meth:`PartitionControl.seek_to_timestamp`."""
+    _check_time("seek_to_timestamp", timestamp)
+    wanted = list(lifecycle.positions()) if partitions is None else partitions_of(partitions)
+    for tp in wanted:
+        owned_position(lifecycle, tp)
+    lookup = lifecycle.live().lookup
+    found = lookup.find(dict.fromkeys(wanted, timestamp), deadline) if wanted else {}
+    ends = [tp for tp in wanted if found[tp] is None]
+    places = {**found, **(lookup.find(dict.fromkeys(ends, LATEST), deadline) if ends else {})}
+    offsets = {tp: place if place is not None else 0 for tp, place in places.items()}
+    _seek(lifecycle, offsets, deadline)
+    return offsets
+
+
+def _seek(lifecycle: Lifecycle, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+    positions = {owned_position(lifecycle, tp): offset for tp, offset in offsets.items()}
+    strange = lifecycle.live().seek(positions, deadline)
+    if strange:
+        raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+
+
+# ---- committing
+
+
+def commit(lifecycle: Lifecycle, given: Mapping[TopicPartition, GivenOffset] | None, timeout: float | None) -> None:
+    """Write the progress, or given offsets. As :meth:`PartitionControl.commit_offsets`."""
+    member, held = lifecycle.member, _held_here(lifecycle)
+    if lifecycle.end.begun and not (member is not None and member.in_listener):
+        _commit_while_closing(lifecycle, member, given, held)
+        return
+    if member is None or member.committer is None:
+        if given:
+            raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+        return
+    deadline = Deadline(member.request_timeout if timeout is None else timeout)
+    if given is not None:
+        member.committer.commit_given(given, deadline)
+    else:
         member.committer.commit(held, deadline)
-        _check_committed(held)
 
-    # ---- inside ----
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._live().request_timeout if timeout is None else timeout)
+def _commit_while_closing(
+    lifecycle: Lifecycle, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
+) -> None:
+    """Commit what the calling thread has in its hands, while that is still waited for."""
+    if member is None or member.committer is None or not held:
+        raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+    deadline = Deadline(lifecycle.end.remaining)
+    if given is not None:
+        member.committer.commit_given(given, deadline)
+        return
+    member.committer.commit(held, deadline)
+    _check_committed(held)
 
-    def _live(self) -> GroupMember:
-        if self._end.begun:
-            raise self._forked or ConnectorClosedException("the connector was shut down")
-        if self._member is None:
-            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
-        return self._member
 
-    def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        member = self._member
-        return {} if member is None else member.positions()
+def begin_commit(
+    lifecycle: Lifecycle,
+    given: Mapping[TopicPartition, GivenOffset] | None,
+    held: Held,
+    timeout: float | None,
+    *,
+    in_listener: bool = False,
+) -> tuple[Future[None], Deadline]:
+    """Begin a commit. Arguments: the messages that the caller ``held`` count as finished.
 
-    def _position(self, tp: TopicPartition) -> PartitionPosition:
-        if self._forked is not None:
-            raise self._forked
-        position = self._positions().get(tp)
-        if position is None:
-            raise PartitionNotOwnedError(f"{tp} is not owned by this member")
-        return position
+    Returns: its future, and its time. It is withdrawn if the time ends before it begins.
+    """
+    member = lifecycle.member
+    closing = lifecycle.end.begun and not (in_listener or (member is not None and member.in_listener))
+    if closing and not held:
+        raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+    done: Future[None] = Future()
+    if member is None or member.committer is None:
+        if given:
+            raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+        done.set_result(None)
+        return done, Deadline(0.0)
+    limit = member.request_timeout if timeout is None else timeout
+    deadline = Deadline(lifecycle.end.remaining if closing else limit)
+    if given is None:
+        asked = member.committer.begin_commit(held, deadline)
+    else:
+        asked = member.committer.begin_commit_given(given, deadline)
+    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+    return done, deadline
+
+
+def _held_here(lifecycle: Lifecycle) -> Held:
+    """Return the messages that the calling thread has in its hands."""
+    member = lifecycle.member
+    return NONE_HELD if member is None else member.held_by(get_native_id())
+
+
+def given_offsets(
+    lifecycle: Lifecycle, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None
+) -> Mapping[TopicPartition, GivenOffset] | None:
+    """Return offsets that a caller gave, each with the ownership of its partition now.
+
+    Raises: as :func:`checked_offsets`.
+    """
+    if offsets is None:
+        return None
+    positions = lifecycle.positions()
+    return {tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()}
 
 
 def checked_offsets(

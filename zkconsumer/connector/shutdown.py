@@ -1,19 +1,42 @@
-"""The end of one connector: begun once, waited for by every thread that asks for it.
+"""The life of one connector, from its first streams to its end: its member, its shutdown, and a fork of its process.
 
-Kept apart from the connector, so that streams and threads can wait for the end without keeping the connector alive.
+A shutdown is begun once. Every thread that asks for one waits for the same end.
 
-Threads: any. Signal handlers may call everything here, so nothing takes a lock: flags are single writes, and a
-``SimpleQueue`` may be used by a handler that interrupts another use of it.
+Threads: any. Signal handlers may call all of :class:`Closing` and :meth:`Lifecycle.shut_down`, so these take no lock on
+entry: flags are single writes, and a ``SimpleQueue`` may be used by a handler that interrupts another use of it.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from threading import Thread, current_thread, get_native_id, main_thread
+from types import FrameType
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
-from zkconsumer.errors import OffsetCommitError
+from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
+from zkconsumer.balance.balanced_run import BalancedRun
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ForkedProcessError,
+    OffsetCommitError,
+    PartitionNotOwnedError,
+)
+from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.partition_stream import CLOSE_WITHIN as CLOSE_READING_WITHIN
+from zkconsumer.wiring.partition_stream import PartitionReading
 
 CLOSE_WITHIN = 5.0
 """Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns by default, in any state of ZooKeeper and
@@ -37,7 +60,10 @@ class _Begun(NamedTuple):
 
 
 class Closing:
-    """The end of one connector: whether it has begun, who closes, its deadline, and its result."""
+    """The end of one connector: whether it has begun, who closes, its deadline, and its result.
+
+    Kept apart from :class:`Lifecycle`, so that streams can wait for the end without keeping the connector alive.
+    """
 
     def __init__(self) -> None:
         self.over = False
@@ -106,3 +132,235 @@ class Closing:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+
+class Run(Protocol):
+    """A call of ``run`` that is under way."""
+
+    def hurry(self) -> None:
+        """Wait for no handler any more. Any thread, also a signal handler."""
+
+
+class Lifecycle:
+    """One connector from its first streams to its end: what its parts share.
+
+    Arguments: ``config`` of the member, and its name.
+    """
+
+    created = False
+    """Whether a member was made, which happens once."""
+
+    def __init__(self, config: ConsumerConfig, consumer_id: ConsumerId) -> None:
+        self.config = config
+        self.consumer_id = consumer_id
+        self.lock = InterruptibleLock()
+        """Guards the subscription and the creation of streams. No thread waits while it holds the lock."""
+        self.end = Closing()
+        self.forked: ForkedProcessError | None = None
+        """The error for every call in a process that was forked; None in the connector's own."""
+        self.member: GroupMember | None = None
+        self.running: Run | None = None
+        """The call of ``run`` that is under way."""
+        self.readings: WeakSet[PartitionReading] = WeakSet()
+        """The reads of partitions that are open, or were; they end with the connector."""
+        self.restorers: list[Callable[[], None]] = []
+        """Called when the main thread has shut the connector down, and in a forked process."""
+
+    def begin(self, member: GroupMember) -> None:
+        """Have this member from now on."""
+        self.member = member
+        self.created = True
+        fork_guard.watch(self)
+
+    # ---- looking
+
+    def check_open(self) -> None:
+        """Raise ConnectorClosedException if the connector was shut down, ForkedProcessError in a forked process."""
+        if self.end.begun:
+            raise self.forked or ConnectorClosedException("the connector was shut down")
+
+    def live(self) -> GroupMember:
+        """Return the member. Raises: as :meth:`check_open`; PartitionNotOwnedError before streams are created."""
+        self.check_open()
+        if self.member is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        return self.member
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """Return the time of a request, by default as long as one may take. Raises: as :meth:`live`."""
+        return Deadline(self.live().request_timeout if timeout is None else timeout)
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """Return the partitions that are owned now (a copy)."""
+        member = self.member
+        return {} if member is None else member.positions()
+
+    @property
+    def state(self) -> ConnectorState:
+        """The present state of the member, and what it waits for."""
+        member = self.member
+        state = None if member is None else member.state
+        if member is None or state is None:
+            detail = "" if self.forked is None else str(self.forked)
+            return ConnectorState(Phase.CLOSED if self.end.begun else Phase.STARTING, detail=detail)
+        if state.phase is Phase.CLOSED:
+            return state
+        return state if (balance := self.balance) is None else replace(state, balance=tuple(balance.lines()))
+
+    @property
+    def balance(self) -> BalanceState | None:
+        """What a run with ``concurrency`` does at this moment, None while there is none."""
+        run = self.running
+        return run.state() if isinstance(run, ShowsBalance) else None
+
+    # ---- the end
+
+    def shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None:
+        """End everything, and wait for that. ``finished``: the calling thread's message is finished."""
+        check_seconds(timeout)
+        thread, interrupting = get_native_id(), self._interrupting()
+        if self.end.begin(0 if interrupting else thread, timeout):
+            if interrupting:
+                # locks of ours may be held below us: what they guard must go on, and the message is not finished
+                self.end.ends_streams = True
+                self._close_in_background()
+                return
+            self._close(finished)
+        elif interrupting:
+            self.hurry()
+            return
+        elif not self._shutting_down_below():  # a handler that interrupted it would wait for itself
+            if self.end.closer != thread:
+                if self.member is not None:
+                    self._settle_balanced(finished)
+                    self.member.settle_in_hand(thread, finished=finished)
+                self.end.wait()
+            if self.end.left_undone(thread):
+                # else threads would run on for ever, and a session that keeps partitions from other members
+                self._close(finished, Deadline(timeout))
+        if current_thread() is main_thread():
+            for restore in self.restorers:
+                restore()
+
+    def _interrupting(self) -> bool:
+        """Return whether this is a signal handler that interrupted its thread in an ask, or with a message in hand."""
+        member, thread = self.member, get_native_id()
+        if member is None:
+            return False
+        return member.delivery.interrupted(thread) or (
+            in_signal_handler() and (member.delivery.returning(thread) or bool(member.in_hand(thread)))
+        )
+
+    def _shutting_down_below(self) -> bool:
+        """Return whether this shutdown interrupts another one of its thread. A flag could be left behind; a frame
+        cannot.
+        """
+        frame, found = inspect.currentframe(), 0
+        while frame is not None:
+            found += frame.f_code is _SHUT_DOWN and frame.f_locals.get("self") is self
+            frame = frame.f_back
+        return found > 1
+
+    def begin_shutdown(self, timeout: float) -> None:
+        """Begin to end everything, on a thread of its own. Any thread."""
+        if self.end.begin(0, timeout):
+            self._close_in_background()
+
+    def hurry(self) -> None:
+        """Wait for no message any more, and for no handler of ``run``. Any thread, also a signal handler."""
+        if self.member is not None:
+            self.member.hurry()
+        run = self.running
+        if run is not None:
+            run.hurry()
+
+    def _settle_balanced(self, finished: bool) -> None:
+        """Settle the messages of the calling handler, in a run with ``concurrency``: it asks for no more."""
+        running = self.running  # once, as in _close
+        if isinstance(running, BalancedRun):
+            running.settle_in_hand(get_native_id(), finished)
+
+    def _close_in_background(self) -> None:
+        closing = Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False)
+        try:
+            closing.start()
+        except RuntimeError:  # the system gives no thread: the next shutdown closes, else nobody ever would
+            self.end.end(complete=False)
+            raise
+
+    def _close(self, finished: bool, deadline: Deadline | None = None) -> None:
+        failure, complete = None, False
+        try:
+            for reading in list(self.readings):
+                reading.close(min(self.end.remaining, CLOSE_READING_WITHIN))
+            if self.member is not None:
+                running = self.running  # once: the thread of the run sets it to None when the run ends
+                if isinstance(running, BalancedRun):
+                    running.give_back()  # while the session still lives
+                self._settle_balanced(finished)
+                self.member.close(deadline or Deadline(self.end.remaining), finished=finished)
+                if self.member.not_committed:
+                    failure = OffsetCommitError(
+                        f"{self.consumer_id} was shut down; these messages are consumed again, for they are not"
+                        f" committed: {', '.join(self.member.not_committed)}"
+                    )
+            complete = True
+        finally:
+            self.end.end(failure, complete=complete)
+
+    def left_to_parent(self, parent: int) -> None:
+        """Become an empty shell in a forked process; process ``parent`` reads on. See ``fork_guard``."""
+        member = self._left = self.member  # kept: nothing of it is to be finalised here
+        self.lock = InterruptibleLock()
+        self.forked = ForkedProcessError(
+            f"{self.consumer_id} belongs to process {parent}, from which this one was forked: make a connector here, "
+            "or fork before streams are created"
+        )
+        self.member, self.end = None, Closing()
+        self.end.begin(0, 0.0)
+        self.end.end()
+        for restore in self.restorers:
+            restore()
+        if isinstance(self.running, BalancedRun):
+            self.running.left_to_parent()
+        if member is not None:
+            member.delivery.left_to_parent(self.forked)
+
+    def __del__(self) -> None:
+        if self.created and not self.end.begun:
+            warnings.warn(
+                f"{self.consumer_id} was dropped without shutdown(): its threads live on, and it keeps its partitions"
+                f" of group {self.config.group_id!r} from other members; use `with`, or call shutdown()",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
+
+_SHUT_DOWN = Lifecycle.shut_down.__code__
+
+
+def in_signal_handler() -> bool:
+    """Return whether the caller runs in a signal handler, which interrupted the main thread somewhere.
+
+    Python calls a handler with the frame that it interrupts, which is then the handler's caller. Nothing else is called
+    with its own caller, except the functions of a debugger, which interrupt as well.
+    """
+    if current_thread() is not main_thread():
+        return False
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None:
+        if any(value is frame.f_back for value in _arguments(frame)):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _arguments(frame: FrameType) -> Iterator[object]:
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = frame.f_locals
+    yield from (found.get(name) for name in names)
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = found.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        yield from rest if isinstance(rest, tuple) else ()

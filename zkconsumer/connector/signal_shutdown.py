@@ -11,19 +11,17 @@ The original leaves signals to the application: a shutdown hook of the JVM runs 
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 from weakref import ref
 
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Closing, check_seconds
+from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds
 from zkconsumer.runtime import fork_guard
 
 log = logging.getLogger(__name__)
@@ -35,27 +33,20 @@ JOIN_WITHIN = 1.0
 
 
 class Stoppable(Protocol):
-    """The connector, as this module sees it: something that can be shut down."""
+    """A connector, as this module sees it: something that can be shut down."""
 
-    consumer_id: Any
-    _end: Closing
-
-    def _shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None: ...
-
-    def _begin_shutdown(self, timeout: float) -> None: ...
-
-    def _hurry(self) -> None: ...
-
-    def _restores(self, restore: Callable[[], None]) -> None: ...
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The life of the connector."""
 
 
 class ShutdownOnSignal:
     """The signals that shut one connector down, until :meth:`restore`; what :func:`shutdown_on_signal` returns."""
 
-    def __init__(self, connector: Stoppable, signals: tuple[int, ...], timeout: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, signals: tuple[int, ...], timeout: float) -> None:
         # weak: a connector that is dropped is to be found so
-        self._connector = ref(connector)
-        self._name = str(connector.consumer_id)
+        self._lifecycle = ref(lifecycle)
+        self._name = str(lifecycle.consumer_id)
         self._timeout = timeout
         self._count = 0
         self._acted = 0
@@ -131,10 +122,10 @@ class ShutdownOnSignal:
     def _received(self, number: int, frame: FrameType | None) -> None:
         # runs between any two steps of the main thread: takes no lock, waits for nothing, writes no log
         self._count += 1
-        connector, previous = self._connector(), self._previous[number]
+        lifecycle, previous = self._lifecycle(), self._previous[number]
         # a handler that runs late finds the connector ended by its own signal, through the thread
         ours = self._count <= self._acted
-        more = not ours and self._count <= 2 and self._installed and connector is not None and not connector._end.over
+        more = not ours and self._count <= 2 and self._installed and lifecycle is not None and not lifecycle.end.over
         if (ours or more) and not self._called_again:
             self.received = self.received or number
             if not self._wakes:
@@ -164,20 +155,20 @@ class ShutdownOnSignal:
                         self._act(number, came)
 
     def _act(self, number: int, came: int) -> None:
-        connector = self._connector()
+        lifecycle = self._lifecycle()
         if came > 2:
             self._call_again(number)
             return
-        if connector is None or connector._end.over:
+        if lifecycle is None or lifecycle.end.over:
             return  # the handler passes it on
         self._acted = came
         self.received = self.received or number
         if came == 1:
             log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))
-            connector._begin_shutdown(self._timeout)
+            lifecycle.begin_shutdown(self._timeout)
         else:
             log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
-            connector._hurry()
+            lifecycle.hurry()
 
     def _call_again(self, number: int) -> None:
         """Have the handler pass the third signal on, unless it has done so.
@@ -199,12 +190,12 @@ class ShutdownOnSignal:
 
         Raises: :class:`OffsetCommitError` for offsets that could not be committed, unless an exception leaves already.
         """
-        connector = self._connector()
+        lifecycle = self._lifecycle()
         try:
-            if self.received is not None and connector is not None:
-                connector._shut_down(finished=kind is None, timeout=self._timeout)
+            if self.received is not None and lifecycle is not None:
+                lifecycle.shut_down(finished=kind is None, timeout=self._timeout)
                 if kind is None:
-                    connector._end.raise_failure()
+                    lifecycle.end.raise_failure()
         finally:
             self.restore()
             self._thread.join(JOIN_WITHIN)
@@ -240,35 +231,9 @@ def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLO
         if isinstance(number, bool) or not isinstance(number, int) or number not in signal.valid_signals():
             raise ValueError(f"{number!r} is no signal of this system; signal.SIGTERM is one")
     check_seconds(timeout)
-    guard = ShutdownOnSignal(connector, tuple(dict.fromkeys(signals)), timeout)
-    connector._restores(guard.restore)
+    guard = ShutdownOnSignal(connector.lifecycle, tuple(dict.fromkeys(signals)), timeout)
+    connector.lifecycle.restorers.append(guard.restore)
     return guard
-
-
-def in_signal_handler() -> bool:
-    """Return whether the caller runs in a signal handler, which interrupted the main thread somewhere.
-
-    Python calls a handler with the frame that it interrupts, which is then the handler's caller. Nothing else is called
-    with its own caller, except the functions of a debugger, which interrupt as well.
-    """
-    if current_thread() is not main_thread():
-        return False
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_back is not None:
-        if any(value is frame.f_back for value in _arguments(frame)):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _arguments(frame: FrameType) -> Iterator[object]:
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    found = frame.f_locals
-    yield from (found.get(name) for name in names)
-    if code.co_flags & inspect.CO_VARARGS:
-        rest = found.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
-        yield from rest if isinstance(rest, tuple) else ()
 
 
 def _name(number: int) -> str:

@@ -1,9 +1,8 @@
 """``ZookeeperConsumerConnector``, the class that applications use.
 
-``wiring`` builds its member, and ``stream_delivery`` has its streams.
+It has a lifecycle (``shutdown``), a subscription and a handler loop. ``wiring`` builds its member.
 
-Threads: a connector may be used from several application threads; each stream by one at a time. The lock guards the
-subscription and the creation of streams. No thread waits while it holds the lock.
+Threads: a connector may be used from several application threads; each stream by one at a time.
 :meth:`ZookeeperConsumerConnector.shutdown` takes no lock on entry, so that a signal handler may call it.
 
 Mirrors the original's class of this name. There the constructor connects; here nothing happens before streams are
@@ -12,78 +11,49 @@ created.
 
 from __future__ import annotations
 
-import socket
 import time
-import uuid
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from inspect import currentframe
-from threading import Thread, current_thread, get_native_id, main_thread
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from threading import get_native_id
 from types import TracebackType
-from typing import Any, Self
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
-from zkconsumer.balance.balanced_run import BalancedRun
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
+from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.balanced_run import BalancedOptions
+from zkconsumer.balance.dead_letters import DeadLetterTarget
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.handler_check import check_options
+from zkconsumer.balance.lanes import order_named
+from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import RunSummary
+from zkconsumer.balance.until import checked_end
+from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
-from zkconsumer.connector.gauges import member_gauges
-from zkconsumer.connector.handler_loop import RunLoop
+from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop, share_keys
 from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.partition_control import PartitionControl
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Closing, check_seconds
-from zkconsumer.connector.signal_shutdown import in_signal_handler
-from zkconsumer.connector.subscription_state import Subscription, check_subscribed, check_topics
+from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
+from zkconsumer.connector.signal_shutdown import shutdown_on_signal
+from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingMethods
-from zkconsumer.core.partition_position import Held
-from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    ConsumerRebalanceFailedException,
-    ForkedProcessError,
-    MessageStreamsExistException,
-    OffsetCommitError,
-    RegistryError,
-    ZkConsumerError,
-)
-from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.errors import ConnectorClosedException
+from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import PLACEMENTS, ConsumerId
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.runtime import fork_guard
-from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.streams import KafkaStream, MessageAndMetadata
+from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.streams.decoders import Decoder, K, V
 from zkconsumer.streams.message import message_class
 from zkconsumer.streams.message_iterator import public_names
-from zkconsumer.streams.stream_delivery import ANY_TOPIC
-from zkconsumer.wiring import GroupMember, build_member
-from zkconsumer.wiring.partition_stream import PartitionReading
+from zkconsumer.wiring import consumer_id
+from zkconsumer.wiring.member_parts import read_timeout
 
-__all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
-
-
-def consumer_id(config: ConsumerConfig) -> ConsumerId:
-    """Return the member's name: ``<group>_<consumer.id>``, or a generated one in the original's form.
-
-    With a strategy that follows a plan, ``group.instance.id`` takes the place of ``consumer.id``.
-
-    The eight hexadecimal digits of a generated name are the first ones of the unpadded upper half of a random UUID.
-    """
-    lasts = not config.coordinated_by_brokers and config.partition_assignment_strategy in PLACEMENTS
-    name = config.group_instance_id if lasts and config.group_instance_id is not None else config.consumer_id
-    if name is not None:
-        return ConsumerId(f"{config.group_id}_{name}")
-    digits = format(uuid.uuid4().int >> 64, "x")[:8]
-    return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 
-class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, NamesMissingMethods):
+class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingMethods):
     """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
@@ -94,8 +64,6 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
     finished unless an exception is what leaves. Nothing is connected or started before streams are created. One that is
     dropped without that gives a ResourceWarning: its threads live on, and it stays a member that nobody can end.
     """
-
-    _created = False
 
     def __init__(
         self,
@@ -110,16 +78,11 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         else:
             self.config = ConsumerConfig(config, **properties)
         self.consumer_id = consumer_id(self.config)
-        self._create_lock = InterruptibleLock()
-        self._end = Closing()
-        self._forked: ForkedProcessError | None = None
-        self._restorers: list[Callable[[], None]] = []
-        self._member: GroupMember | None = None
-        self._offset_store = offset_store
-        self._readings: WeakSet[PartitionReading] = WeakSet()
-        self._listener: ConsumerRebalanceListener | None = None
-        self._subscription = Subscription()
-        self._advertised: dict[str, object] = {}
+        lifecycle = Lifecycle(self.config, self.consumer_id)
+        PartitionControl.__init__(self, lifecycle)
+        ClusterQueries.__init__(self, lifecycle)
+        self._subscription = Subscription(lifecycle, offset_store)
+        self._loop = HandlerLoop(lifecycle, self._subscription)
 
     # ---- streams ----
 
@@ -128,10 +91,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
 
         Raises: :class:`MessageStreamsExistException` once streams were created.
         """
-        with self._create_lock:
-            if self._created:
-                raise MessageStreamsExistException("the rebalance listener must be set before streams are created")
-            self._listener = listener
+        self._subscription.set_listener(listener)
 
     def create_message_streams(
         self,
@@ -155,13 +115,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         :class:`ConsumerRebalanceFailedException`, :class:`BrokerUnavailableError` if ends cannot be looked up (the
         connector is shut down then); ValueError and TypeError for a bad topic, number or end.
         """
-        check_topics(topics)
-        end = None if until is None else requested_end(until, time.time_ns() // 1_000_000)
-        registration = Registration(STATIC, dict(topics))
-        member = self._create_once("message streams")
-        streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
-        self._join_group(member, registration, end)
-        return streams
+        return self._subscription.create(topics, message_class(key_decoder, value_decoder), until)
 
     def add_topics(
         self,
@@ -182,38 +136,11 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         subscription stays as it was, or the member has begun to tell the group and goes on.
         :class:`ConnectorClosedException`; as :meth:`create_message_streams` if it is the first call.
         """
-        if not self._created:
+        if not self.lifecycle.created:
             return self.create_message_streams(topics, key_decoder, value_decoder)
-        member = self._live()
+        member = self.lifecycle.live()
         deadline, held = member.change_deadline(timeout), member.held_by(get_native_id())
-        return self._add_topics(member, topics, key_decoder, value_decoder, deadline, held)
-
-    def _add_topics(
-        self,
-        member: GroupMember,
-        topics: Mapping[str, int],
-        key_decoder: Decoder[K] | None,
-        value_decoder: Decoder[V] | None,
-        deadline: Deadline,
-        held: Held,
-    ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
-        check_topics(topics)
-        run = self._running
-        works = run.in_hand_of(get_native_id()) if isinstance(run, BalancedRun) else ()
-        streams: dict[str, list[KafkaStream[K | None, V | None]]] = {}
-
-        def make() -> Mapping[str, list[KafkaStream[K | None, V | None]]]:
-            streams.update(self._make_streams(member, topics, message_class(key_decoder, value_decoder)))
-            return streams
-
-        try:
-            with self._create_lock:
-                asked = self._subscription.add(member, topics, make, deadline, held, works)
-            member.await_change(asked)
-        except BaseException:
-            deadline.expire()  # before the member begins, nothing changes for a caller that has gone
-            raise
-        return streams
+        return self._subscription.add(topics, message_class(key_decoder, value_decoder), deadline, held)
 
     def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams.
@@ -225,27 +152,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         Arguments: ``topics`` by name; ``timeout`` as for :meth:`add_topics`.
         Raises: ValueError for a topic that is not subscribed; otherwise as :meth:`add_topics`.
         """
-        member = self._live()
-        self._unsubscribe(member, topics, member.change_deadline(timeout), member.held_by(get_native_id()))
-
-    def _unsubscribe(self, member: GroupMember, topics: Iterable[str], deadline: Deadline, held: Held) -> None:
-        """Leave these topics. The messages of them that the caller ``held`` count as finished."""
-        leaving = [topics] if isinstance(topics, str) else list(topics)
-        run = self._running
-        works = run.in_hand_of(get_native_id()) if isinstance(run, BalancedRun) else ()
-        done = [work for work in works if work.ledger.position.topic in leaving]
-
-        def begun() -> None:
-            if done and isinstance(run, BalancedRun):
-                run.finish(done)  # the group thread waits for what handlers have in hand
-
-        try:
-            with self._create_lock:
-                asked = self._subscription.leave(member, leaving, deadline, held, begun, works)
-            member.await_change(asked)
-        except BaseException:
-            deadline.expire()  # as in _add_topics
-            raise
+        member = self.lifecycle.live()
+        self._subscription.leave(topics, member.change_deadline(timeout), member.held_by(get_native_id()))
 
     def create_message_streams_by_filter(
         self,
@@ -260,88 +168,129 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         Arguments: decoders as for :meth:`create_message_streams`.
         Raises: as :meth:`create_message_streams`.
         """
-        if not isinstance(topic_filter, TopicFilter):
-            raise ValueError(f"a filter must be a Whitelist or a Blacklist, not {topic_filter!r}")
-        check_subscribed(topic_filter.regex, streams)
-        registration = Registration(topic_filter.pattern, {topic_filter.regex: streams})
-        member = self._create_once("message streams by filter")
-        made = self._make_streams(member, {ANY_TOPIC: streams}, message_class(key_decoder, value_decoder))[ANY_TOPIC]
-        self._join_group(member, registration)
-        return made
+        return self._subscription.create_by_filter(topic_filter, streams, message_class(key_decoder, value_decoder))
 
-    def _create_once(self, what: str) -> GroupMember:
-        with self._create_lock:
-            if self._end.begun:
-                raise self._forked or ConnectorClosedException("the connector was shut down; make a new one")
-            if self._created:
-                raise MessageStreamsExistException(
-                    f"{what}: this connector has created its streams, which can be done once; for more topics call"
-                    " add_topics, or make another connector"
-                )
-            member = build_member(
-                self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
-            )
-            member.parts.balanced, member.parts.slots_by_key = self._balanced, self._run_order in (None, Order.KEY)
-            # the member lives as long as its threads: it must not keep a connector that was dropped
-            me = ref(self)
-            member.metrics.gauges(lambda: member_gauges(member, None if (one := me()) is None else one.balance))
-            self._member = member
-            self._created = True
-            fork_guard.watch(self)
-            return member
+    # ---- reading all streams ----
 
-    def _make_streams(
-        self, member: GroupMember, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
-    ) -> dict[str, list[KafkaStream[Any, Any]]]:
-        ended = self._end.await_stream_end
-        return {topic: member.streams(topic, count, message, ended) for topic, count in topics.items()}
+    def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
+        """Return all streams of this connector as one, to be read in one thread: ``for message in
+        connector.messages()``.
 
-    def _join_group(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
-        registration = replace(registration, extra={**registration.extra, **self._advertised})
-        self._subscription.join(registration)
-        try:
-            if self._end.begun:
-                raise ConnectorClosedException("the connector was shut down before it joined the group")
-            member.open(registration)
-            if end is not None:
-                stop_streams_at(end, member)
-        except BaseException as e:
-            interrupted = self._end.begun
-            self._shut_down(finished=False)
-            if interrupted:
-                # whoever shut down meanwhile (a signal handler, another thread) could not see what came after
-                member.close(Deadline(CLOSE_WITHIN), finished=False)
-                if isinstance(e, RegistryError | ConsumerRebalanceFailedException):
-                    raise ConnectorClosedException("the connector was shut down while it joined the group") from e
-            raise
+        Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
+        the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
+        added or unsubscribed later come and go. Each call returns the same object, which goes on where it was. Its
+        ``get()`` returns one message. ``next()`` loses its message if a signal handler raises right after it.
+
+        Arguments: ``streams`` reads these alone, through an object of its own.
+        Raises: ValueError if no streams were created, or while :meth:`run` reads them;
+        :class:`ConnectorClosedException`.
+        """
+        if streams is None:
+            return self._subscription.all_streams()
+        chosen = list(streams)
+        return self._subscription.merge(lambda: chosen, read_timeout(self.config), lasting=lambda: False)
+
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str] | Mapping[str, int] | TopicFilter | None = None,
+        *,
+        concurrency: int | None = None,
+        order: Literal["key", "partition", "none"] = "key",
+        executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
+        batch: int = 1,
+        retry: Retry | None = None,
+        dead_letter: DeadLetterTarget = None,
+        failure_limit: FailureLimit | None = DEFAULT_LIMIT,
+        until: Any = None,
+        workers: int = 1,
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+        stop_on: Iterable[int] = (),
+        shutdown_timeout: float = CLOSE_WITHIN,
+        tracer: Tracer | bool | None = None,
+    ) -> RunSummary:
+        """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
+
+        The messages of a partition come one after the other, in order; those of different partitions may come at the
+        same time. A message is finished when the handler has returned, and is committed as with streams
+        (``auto.commit.enable``, or ``commit_offsets()`` inside the handler, which counts its message as finished).
+
+        An exception of the handler ends the run. Its message is not committed, and the other workers finish theirs.
+        Then the connector is shut down, and the exception is raised here, with a note that tells the position.
+        Exceptions of streams (a message that cannot be read, a refused login) and KeyboardInterrupt do the same.
+        ``shutdown()`` from anywhere, also from the handler or a signal handler, lets this return when all handlers have
+        returned. So does a signal of ``stop_on``: messages in hand are finished and committed. After a second signal no
+        handler is waited for any more; a third does what it did before. Offsets that could not be committed are raised
+        here.
+        When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
+        ``consumer.timeout.action=end``). The connector lives on, and may be run again.
+
+        With ``concurrency`` the messages are balanced one by one: up to so many handlers run at the same time, and
+        those of one key come in order (``order``). An exception of the handler then ends nothing: the message comes
+        again (``retry``, a default :class:`Retry`), is parked, or becomes a dead letter. A BaseException ends the run.
+        A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler does not count its
+        message. A handler may run longer than ``max.poll.interval.ms``: it blocks its key alone. ``batch`` above 1
+        gives the handler lists; it may return a list with one outcome (or exception) for each. See
+        ``docs/message-balance.md``.
+
+        With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
+        letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
+        log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
+        that is over, as a datetime or in milliseconds since 1970. No message from there on is handled. A member that
+        owns nothing returns when the committed offsets of the group have reached the ends. Partitions of a deleted
+        topic do not count: with a warning in the log, the run ends without them.
+
+        Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
+        for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
+        share the streams; more than there are streams are of no use. Decoders as for ``create_message_streams``.
+        ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with ``shutdown_timeout`` seconds for
+        the shutdown, as for :func:`zkconsumer.shutdown_on_signal`. ``tracer`` is an OpenTelemetry tracer (True: that of
+        the global provider), which gets a ``process`` span around each call of the handler; see ``zkconsumer.tracing``.
+        Returns: what was handled, and why it ended.
+        Raises: as ``create_message_streams``; ValueError and TypeError for arguments that make no sense;
+        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
+        without the extra ``otel``.
+        """
+        loop, decoders = self._loop, (key_decoder, value_decoder)
+        loop.check(order, workers, concurrency, topics, decoders)
+        check_options(concurrency, order, executor, batch, retry, failure_limit, dead_letter)
+        end = checked_end(until, concurrency, topics, time.time_ns() // 1_000_000)
+        handler, executor = loop.fitting(handler, executor, concurrency, batch, decoders, tracer)
+        options = concurrency and BalancedOptions(
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
+        )
+        signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
+        guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        self._subscription.advertised.update(share_keys(self.config, options or None))
+        with guard or nullcontext():
+            try:
+                loop.create_streams(topics, workers, decoders)
+                made = loop.made_run(handler, workers, options or None, end)
+            except ConnectorClosedException:
+                if guard is not None and guard.received is not None:
+                    return RunSummary(ended="signal")  # it came while the group was joined
+                raise
+            return made.summary(loop.complete(made, guard))
 
     # ---- state ----
 
     @property
     def state(self) -> ConnectorState:
         """The present state of the member, and what it waits for."""
-        member = self._member
-        state = None if member is None else member.state
-        if member is None or state is None:
-            detail = "" if self._forked is None else str(self._forked)
-            return ConnectorState(Phase.CLOSED if self._end.begun else Phase.STARTING, detail=detail)
-        if state.phase is Phase.CLOSED:
-            return state
-        return state if (balance := self.balance) is None else replace(state, balance=tuple(balance.lines()))
+        return self.lifecycle.state
 
     @property
     def balance(self) -> BalanceState | None:
         """What a run with ``concurrency`` does at this moment, None while there is none. Any thread."""
-        run = self._running
-        return run.state() if isinstance(run, ShowsBalance) else None
+        return self.lifecycle.balance
 
     def health(self) -> Health:
         """Return whether this member is live and ready, and why not; for the probes of a scheduler.
 
         Any thread, also a signal handler: this takes no lock and waits for nothing.
         """
-        run = self._running
-        return health_of(self._member, self._end, self._forked, run.problems() if isinstance(run, ShowsBalance) else ())
+        return health_of(self.lifecycle)
 
     # ---- the end ----
 
@@ -361,114 +310,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         Raises: :class:`OffsetCommitError` naming the offsets that could not be committed (with ``auto.commit.enable``),
         in one thread that waits; everything is closed then.
         """
-        self._shut_down(finished=True, timeout=timeout)
-        self._end.raise_failure()
-
-    def _shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None:
-        """End everything, and wait for that. ``finished``: the calling thread's message is finished."""
-        check_seconds(timeout)
-        thread, interrupting = get_native_id(), self._interrupting()
-        if self._end.begin(0 if interrupting else thread, timeout):
-            if interrupting:
-                # locks of ours may be held below us: what they guard must go on, and the message is not finished
-                self._end.ends_streams = True
-                self._close_in_background()
-                return
-            self._close(finished)
-        elif interrupting:
-            self._hurry()
-            return
-        elif not self._shutting_down_below():  # a handler that interrupted it would wait for itself
-            if self._end.closer != thread:
-                if self._member is not None:
-                    self._member.settle_in_hand(thread, finished=finished)
-                self._end.wait()
-            if self._end.left_undone(thread):
-                # else threads would run on for ever, and a session that keeps partitions from other members
-                self._close(finished, Deadline(timeout))
-        if current_thread() is main_thread():
-            for restore in self._restorers:
-                restore()
-
-    def _interrupting(self) -> bool:
-        """Return whether this is a signal handler that interrupted its thread in an ask, or with a message in hand."""
-        member, thread = self._member, get_native_id()
-        if member is None:
-            return False
-        return member.delivery.interrupted(thread) or (
-            in_signal_handler() and (member.delivery.returning(thread) or bool(member.in_hand(thread)))
-        )
-
-    def _shutting_down_below(self) -> bool:
-        """Return whether this shutdown interrupts another one of its thread. A flag could be left behind; a frame
-        cannot.
-        """
-        frame, found = currentframe(), 0
-        while frame is not None:
-            found += frame.f_code is _SHUT_DOWN and frame.f_locals.get("self") is self
-            frame = frame.f_back
-        return found > 1
-
-    def _begin_shutdown(self, timeout: float) -> None:
-        """Begin to end everything, on a thread of its own. Any thread."""
-        if self._end.begin(0, timeout):
-            self._close_in_background()
-
-    def _hurry(self) -> None:
-        """Wait for no message any more, and for no handler of ``run``. Any thread, also a signal handler."""
-        if self._member is not None:
-            self._member.hurry()
-        run = self._running
-        if run is not None:
-            run.hurry()
-
-    def _restores(self, restore: Callable[[], None]) -> None:
-        """Have this called when the main thread has shut the connector down."""
-        self._restorers.append(restore)
-
-    def _close_in_background(self) -> None:
-        closing = Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False)
-        try:
-            closing.start()
-        except RuntimeError:  # the system gives no thread: the next shutdown closes, else nobody ever would
-            self._end.end(complete=False)
-            raise
-
-    def _close(self, finished: bool, deadline: Deadline | None = None) -> None:
-        failure, complete = None, False
-        try:
-            self._close_readings()
-            if self._member is not None:
-                running = self._running  # once: the thread of the run sets it to None when the run ends
-                if isinstance(running, BalancedRun):
-                    running.give_back()  # while the session still lives
-                self._member.close(deadline or Deadline(self._end.remaining), finished=finished)
-                if self._member.not_committed:
-                    failure = OffsetCommitError(
-                        f"{self.consumer_id} was shut down; these messages are consumed again, for they are not"
-                        f" committed: {', '.join(self._member.not_committed)}"
-                    )
-            complete = True
-        finally:
-            self._end.end(failure, complete=complete)
-
-    def left_to_parent(self, parent: int) -> None:
-        """Become an empty shell in a forked process; process ``parent`` reads on. See ``fork_guard``."""
-        member = self._left = self._member  # kept: nothing of it is to be finalised here
-        self._create_lock = InterruptibleLock()
-        self._forked = ForkedProcessError(
-            f"{self.consumer_id} belongs to process {parent}, from which this one was forked: make a connector here, "
-            "or fork before streams are created"
-        )
-        self._member, self._end = None, Closing()
-        self._end.begin(0, 0.0)
-        self._end.end()
-        for restore in self._restorers:
-            restore()
-        if isinstance(self._running, BalancedRun):
-            self._running.left_to_parent()
-        if member is not None:
-            member.delivery.left_to_parent(self._forked)
+        self.lifecycle.shut_down(finished=True, timeout=timeout)
+        self.lifecycle.end.raise_failure()
 
     def __enter__(self) -> Self:
         return self
@@ -476,25 +319,12 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shut_down(finished=kind is None)
+        self.lifecycle.shut_down(finished=kind is None)
         if kind is None:
-            self._end.raise_failure()
-
-    def __del__(self) -> None:
-        if self._created and not self._end.begun:
-            warnings.warn(
-                f"{self.consumer_id} was dropped without shutdown(): its threads live on, and it keeps its partitions"
-                f" of group {self.config.group_id!r} from other members; use `with`, or call shutdown()",
-                ResourceWarning,
-                stacklevel=1,
-                source=self,
-            )
+            self.lifecycle.end.raise_failure()
 
     def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), ("left_to_parent",))
+        return public_names(super().__dir__(), ("lifecycle",))
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"
-
-
-_SHUT_DOWN = ZookeeperConsumerConnector._shut_down.__code__

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from zkconsumer.devcluster.jars import Progress
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, EmbeddedKafka, kafka_jars
@@ -19,6 +19,16 @@ from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S
 from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper, zookeeper_jars
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin
+
+
+class StartOptions(TypedDict, total=False):
+    """What a cluster's start may be given."""
+
+    zookeeper_port: int | None
+    broker_port: int | None
+    """Default: free ones. Further brokers take the ports after ``broker_port``."""
+    progress: Progress | None
+    """Called with short texts during downloads."""
 
 
 class DevCluster:
@@ -44,9 +54,7 @@ class DevCluster:
         zookeeper_properties: Mapping[str, object] | None = None,
         tick_ms: int = DEFAULT_TICK_MS,
         chroot: str = "",
-        zookeeper_port: int | None = None,
-        broker_port: int | None = None,
-        progress: Progress | None = None,
+        **start: Unpack[StartOptions],
     ) -> None:
         """Make a cluster that is not started. Raises: ValueError.
 
@@ -57,8 +65,7 @@ class DevCluster:
         - ``broker_properties``, ``zookeeper_properties``: override ours.
         - ``tick_ms``: ZooKeeper's tick. A session timeout is 2 to 20 ticks.
         - ``chroot``: such as "/kafka"; the broker makes it.
-        - ``zookeeper_port``, ``broker_port``: default free ones. Further brokers take the ports after ``broker_port``.
-        - ``progress``: called with short texts during downloads.
+        - ``start``: those of :class:`StartOptions`, such as ``zookeeper_port=2181``.
         """
         if brokers < 1:
             raise ValueError("a cluster needs at least one broker")
@@ -73,9 +80,8 @@ class DevCluster:
         self._zookeeper_properties = dict(zookeeper_properties or {})
         self._tick_ms = tick_ms
         self._chroot = chroot
-        self._zookeeper_port = zookeeper_port
-        self._broker_port = broker_port
-        self._progress = progress
+        self._zookeeper_port, self._broker_port = start.get("zookeeper_port"), start.get("broker_port")
+        self._progress = start.get("progress")
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._brokers: tuple[EmbeddedKafka, ...] = ()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, resolve
@@ -17,6 +17,7 @@ from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK, accepts
 from zkconsumer.devcluster.server_process import (
     START_TIMEOUT_S,
+    ProcessOptions,
     ServerProcess,
     as_deadline,
     log4j_options,
@@ -63,6 +64,7 @@ class EmbeddedKafka(ServerProcess):
     """One broker. See ``ServerProcess`` for its start, stop and faults."""
 
     kind = "kafka"
+    heap_mb = 384
 
     def __init__(
         self,
@@ -72,22 +74,17 @@ class EmbeddedKafka(ServerProcess):
         properties: Mapping[str, object] | None = None,
         *,
         directory: Path | str | None = None,
-        port: int | None = None,
-        heap_mb: int = 384,
-        keep: bool | None = None,
-        progress: Progress | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> None:
         """Arguments: ``zookeeper_connect`` with or without a chroot, which the broker makes; ``properties`` for
         ``server.properties``, which override ours; ``directory`` for its data (temporary unless given).
         """
-        super().__init__(directory, port=port, keep=keep)
+        super().__init__(directory, **options)
         kafka_coordinates(version)  # a wrong version fails here, and not at the start
         self.zookeeper_connect = zookeeper_connect
         self.broker_id = broker_id
         self.version = version
         self.properties = dict(properties or {})
-        self._heap_mb = heap_mb
-        self._progress = progress
         self._admin = Admin(zookeeper_connect)
 
     @property

@@ -19,10 +19,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict, Unpack
 
 from zkconsumer.devcluster import launcher
 from zkconsumer.devcluster.cluster_errors import ServerStartError, ServerStopError
+from zkconsumer.devcluster.jars import Progress
 from zkconsumer.devcluster.ports import free_port, is_free
 from zkconsumer.runtime.deadline import Deadline
 
@@ -141,6 +142,18 @@ class Launched:
         return True
 
 
+class ProcessOptions(TypedDict, total=False):
+    """What an embedded server's process may be given."""
+
+    port: int | None
+    """Default: a free one."""
+    keep: bool | None
+    """Whether to keep the directory at the end. Default: if it was given."""
+    heap_mb: int
+    progress: Progress | None
+    """Called with short texts during downloads."""
+
+
 class ServerProcess:
     """The base of the embedded servers. A subclass provides the configuration and the test for readiness.
 
@@ -149,13 +162,14 @@ class ServerProcess:
     """
 
     kind = "server"
+    heap_mb = 128
+    """The size of the heap of Java, unless it is given."""
 
-    def __init__(
-        self, directory: Path | str | None = None, *, port: int | None = None, keep: bool | None = None
-    ) -> None:
-        """Arguments: ``directory`` for data, configuration and log (a temporary one unless given); ``port`` (a free one
-        unless given); ``keep``, whether to keep the directory at the end (default: if it was given). No I/O.
-        """
+    def __init__(self, directory: Path | str | None = None, **options: Unpack[ProcessOptions]) -> None:
+        """Arguments: ``directory`` for data, configuration and log (a temporary one unless given). No I/O."""
+        port, keep = options.get("port"), options.get("keep")
+        self._heap_mb = options.get("heap_mb", self.heap_mb)
+        self._progress = options.get("progress")
         self._given_directory = Path(directory).absolute() if directory is not None else None
         self._keep = keep if keep is not None else directory is not None
         self._directory: Path | None = None

@@ -10,11 +10,12 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK
-from zkconsumer.devcluster.server_process import ServerProcess, log4j_options, write_properties
+from zkconsumer.devcluster.server_process import ProcessOptions, ServerProcess, log4j_options, write_properties
 from zkconsumer.runtime.deadline import Deadline
 
 DEFAULT_TICK_MS = 2000
@@ -54,24 +55,19 @@ class EmbeddedZooKeeper(ServerProcess):
         *,
         tick_ms: int = DEFAULT_TICK_MS,
         version: str | None = None,
-        port: int | None = None,
         properties: Mapping[str, object] | None = None,
         java_options: Sequence[str] = (),
-        heap_mb: int = 128,
-        keep: bool | None = None,
-        progress: Progress | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> None:
         """Arguments: ``directory`` for its data (temporary unless given); ``tick_ms``, where a session timeout is 2 to
         20 ticks; ``version`` (PySpark's own unless given); ``properties`` for ``zoo.cfg``, which override ours;
         ``java_options`` such as ``-Djava.security.auth.login.config=...``.
         """
-        super().__init__(directory, port=port, keep=keep)
+        super().__init__(directory, **options)
         self.tick_ms = tick_ms
         self.version = version
         self.properties = dict(properties or {})
         self._java_options = tuple(java_options)
-        self._heap_mb = heap_mb
-        self._progress = progress
 
     @property
     def connect(self) -> str:

@@ -190,7 +190,7 @@ class WrapperBatch(RecordBatch):
         return chain.from_iterable(self._lists())
 
     def _lists(self) -> Iterator[list[Record]]:
-        records, reached = iter(self._records), max(self.base_offset, self._first)
+        records, reached = iter(self._records), max(self.base_offset, self.first)
         failure: MalformedSetError | None = None
         more = True
         while more:
@@ -202,7 +202,7 @@ class WrapperBatch(RecordBatch):
                 failure, more = error, False
             if made:
                 reached = max(reached, made[-1].offset + 1)
-                yield [record for record in made if record.offset >= self._first]
+                yield [record for record in made if record.offset >= self.first]
         if failure is not None:
             raise self._failed(reached, failure) from failure
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, LARGEST_MS, NO_END, Block, StrangeBytesError
+from zkconsumer.kafka.record_batch import FROM_ANYWHERE, LARGEST_MS, NO_END, Block, StrangeBytesError
 from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 try:
@@ -177,7 +177,7 @@ def timestamp_array(milliseconds: Any) -> Any:
 
 
 def _numbers(values: Any, kind: Any, null: Any = None) -> Any:
-    """Return a vector as an Arrow array. ``pyarrow.array`` would import pandas (see ``list_columns``).
+    """Return a vector as an Arrow array. ``pyarrow.array`` would import pandas (see ``arrow_arrays``).
 
     Arguments: ``kind`` is an Arrow type of the vector's width; ``null`` marks the values that become null, if given.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from zkconsumer.data_plane import COMPILED
 from zkconsumer.data_plane.records import MalformedRecordError, Record, RecordReader
@@ -73,7 +73,7 @@ class RecordBatch:
     least so many bytes must be fetched to get it, and ``next_offset == base_offset``.
     """
 
-    __slots__ = ("_first", "_records", "_view", "base_offset", "expansion", "next_offset", "where")
+    __slots__ = ("_records", "base_offset", "expansion", "first", "next_offset", "view", "where")
 
     is_control: bool = False
     is_aborted: bool = False
@@ -95,8 +95,8 @@ class RecordBatch:
         self.where = where
         self.base_offset = base_offset
         self.next_offset = next_offset
-        self._view = view
-        self._first = first
+        self.view = view
+        self.first = first
         self._records = records
         self.expansion = expansion or _UNTOLD
 
@@ -104,9 +104,9 @@ class RecordBatch:
         return f"<RecordBatch {self.where} [{self.base_offset}, {self.next_offset})>"
 
     def __iter__(self) -> Iterator[Record]:
-        if self._view is None:
+        if self.view is None:
             return iter(self._records)
-        view = self._uncompressed(self._view)
+        view = self._uncompressed(self.view)
         if COMPILED:
             return self._reader(view, self._failed)
         if len(view) <= DECODED_BYTES and _COUNT(view, _COUNT_AT)[0] <= DECODED_RECORDS:
@@ -119,7 +119,7 @@ class RecordBatch:
     @property
     def many(self) -> bool:
         """Whether there are so many records that they must not be taken all at once."""
-        return self._view is not None and bool(_COUNT(self._view, _COUNT_AT)[0] > MANY_RECORDS)
+        return self.view is not None and bool(_COUNT(self.view, _COUNT_AT)[0] > MANY_RECORDS)
 
     def in_parts(self) -> Iterator[RecordBatch]:
         """Return the same as batches of some hundred records. Raises CorruptRecordsError at an unreadable record."""
@@ -134,7 +134,7 @@ class RecordBatch:
 
     def _lists(self) -> Iterator[list[Record]]:
         """Return the records in lists, the last cut short before an unreadable record; then raise the error."""
-        view = self._view
+        view = self.view
         assert view is not None
         return self._slabs(self._uncompressed(view))
 
@@ -150,7 +150,7 @@ class RecordBatch:
 
     def _reader(self, view: memoryview, failed: Callable[[int, ValueError], Exception] | None = None) -> RecordReader:
         try:
-            return RecordReader(view, self.base_offset, self.next_offset - self.base_offset, self._first, failed)
+            return RecordReader(view, self.base_offset, self.next_offset - self.base_offset, self.first, failed)
         except MalformedRecordError as failure:
             raise self._failed(self.base_offset, failure) from failure
 
@@ -166,7 +166,7 @@ class RecordBatch:
 
     def _failed(self, offset: int, failure: ValueError) -> CorruptRecordsError:
         """Return the error for corrupt data. Arguments: ``offset`` is the one after the last readable record."""
-        offset = max(offset, self._first)
+        offset = max(offset, self.first)
         next_offset = max(self.next_offset, offset + 1)
         return CorruptRecordsError(self.where, offset, next_offset, f"a record cannot be read: {failure!r}")
 
@@ -190,3 +190,55 @@ class EmptyBatch(RecordBatch):
         self.is_control = is_control
         self.is_aborted = is_aborted
         self.wanted = wanted
+
+
+# ---- for columns
+
+# attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
+_FIELDS = Struct(">hiqqqhii").unpack_from
+_BASE = Struct(">q").unpack_from
+_ATTRIBUTES = 21
+_LOG_APPEND_TIME = 0x08
+
+FROM_ANYWHERE: Final = -(2**63)
+"""A ``first`` that every offset is after."""
+NO_END: Final = 2**63 - 1
+LARGEST_MS: Final = (2**63 - 1) // 1000
+"""The largest timestamp that microseconds of 64 bits express."""
+
+
+class StrangeBytesError(Exception):
+    """The bytes are not as expected; the caller reads them record by record instead."""
+
+
+class Block(NamedTuple):
+    """A batch with its records unpacked.
+
+    ``data`` holds ``total`` records, of which those from offset ``first`` on and before ``end`` are wanted.
+    """
+
+    data: memoryview
+    total: int
+    base_offset: int
+    last_offset: int
+    first_timestamp: int
+    append_time: int | None
+    first: int
+    end: int
+
+
+def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
+    """Return the content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
+
+    Raises: StrangeBytesError.
+    """
+    attributes, last, oldest, newest, _, _, _, count = _FIELDS(view, _ATTRIBUTES)
+    data = view[BATCH_SIZE:]
+    if attributes & CODEC:
+        try:
+            data = decompress(attributes & CODEC, data, 2, limit)
+        except ValueError as error:
+            raise StrangeBytesError from error
+    append_time = newest if attributes & _LOG_APPEND_TIME else None
+    base = _BASE(view)[0]
+    return Block(data, count, base, base + last, oldest, append_time, first, NO_END if end is None else end)

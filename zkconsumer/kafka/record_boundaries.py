@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from zkconsumer.kafka.column_blocks import StrangeBytesError
+from zkconsumer.kafka.record_batch import StrangeBytesError
 
 try:
     import numpy as np

@@ -21,9 +21,9 @@ from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.ack_nodes import NO_ACKS, NOTE_BYTES, AckWrite, known_pointers
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.node_values import FORBIDDEN
+from zkconsumer.zookeeper.note_nodes import NO_ACKS, NOTE_BYTES, AckWrite, known_pointers
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.config_definition import closest_name, keys_of
 from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.config.property_keys import closest_name, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint

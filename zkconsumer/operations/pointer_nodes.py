@@ -27,8 +27,8 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.ack_nodes import KnownAcks, after_recreation, is_of_earlier_topic
 from zkconsumer.zookeeper.node_values import FORBIDDEN
+from zkconsumer.zookeeper.note_nodes import KnownAcks, after_recreation, is_of_earlier_topic
 from zkconsumer.zookeeper.session import Session
 
 ROUNDS = 8

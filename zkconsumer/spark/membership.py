@@ -19,7 +19,6 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Final, Protocol
 
-from zkconsumer.connector.zookeeper_connector import consumer_id
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import ConfigException, CoordinatorUnavailableError, OffsetCommitError, RegistryError
@@ -32,6 +31,7 @@ from zkconsumer.spark.offset_ranges import Progress, encode_progress
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.query_member import QueryMember
 from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster
+from zkconsumer.wiring import consumer_id
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
-from zkconsumer.assignors.strategy_agreement import GroupStrategy, StrategyView, Threads
+from zkconsumer.assignors.group_strategy import GroupStrategy, StrategyView, Threads
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import Assignment, TopicPartition

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.property_keys import keys_of
+from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException

@@ -48,13 +48,13 @@ class ExpiryBasis(NamedTuple):
 
 def end_of(rules: CoordinatorRules, group: ExpiryBasis, topic: str, committed: CommittedOffset) -> float | None:
     """Return the time at which an offset expires, None if it does not."""
-    by_age = committed.at + rules.retention if committed.expires is None else committed.expires
+    by_age = committed.at + rules.offsets_retention if committed.expires is None else committed.expires
     if not rules.modern or group.protocol_type is None:
         return by_age
     if (
         group.state is CoordinatorGroupState.EMPTY
     ):  # all offsets expire together, even one that was committed a moment ago
-        return group.since + rules.retention if committed.expires is None else committed.expires
+        return group.since + rules.offsets_retention if committed.expires is None else committed.expires
     if group.state is CoordinatorGroupState.STABLE and group.subscribed is not None and topic not in group.subscribed:
         return by_age
     return None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Condition, Event, RLock, Thread
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 from zlib import crc32
 
 from zkconsumer.model import TopicPartition
@@ -29,7 +29,7 @@ from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults
 from zkconsumer.testing.group_members import FakeGroupView
-from zkconsumer.testing.group_states import CoordinatorRules
+from zkconsumer.testing.group_states import CoordinatorRules, GroupRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
 
 VERSIONS = ("3.9", "1.1")
@@ -49,11 +49,7 @@ class FakeCluster(Faults):
       real time.
     - ``zookeeper``: whether to add a ZooKeeper in memory with a port, for a ZookeeperConsumerConnector; or one that is
       there, in which the brokers register.
-    - ``initial_delay``: as ``group.initial.rebalance.delay.ms``.
-    - ``min_session_timeout``, ``max_session_timeout``: the limits of members' session timeouts.
-    - ``offsets_retention``: the life of offsets, 7 days unless given (one day in 1.1).
-    - ``offsets_retention_check``: the life of an empty group without offsets.
-    - ``max_members``: the most members of one group.
+    - ``rules``: those of :class:`GroupRules`, such as ``max_members=2``.
     """
 
     def __init__(
@@ -63,12 +59,7 @@ class FakeCluster(Faults):
         version: str = "3.9",
         clock: Clock | None = None,
         zookeeper: bool | FakeZooKeeper = False,
-        initial_delay: float = 0.0,
-        min_session_timeout: float = 0.01,
-        max_session_timeout: float = 1800.0,
-        offsets_retention: float | None = None,
-        offsets_retention_check: float = 600.0,
-        max_members: int = 2**31 - 1,
+        **rules: Unpack[GroupRules],
     ) -> None:
         if version not in VERSIONS:
             raise ValueError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
@@ -79,15 +70,8 @@ class FakeCluster(Faults):
         self.modern = version != "1.1"
         self.cluster_id = "fake-cluster"
         self.clock: Clock = clock or SystemClock()
-        self.rules = CoordinatorRules(
-            modern=self.modern,
-            initial_delay=initial_delay,
-            min_session_timeout=min_session_timeout,
-            max_session_timeout=max_session_timeout,
-            retention=offsets_retention if offsets_retention is not None else (7 if self.modern else 1) * 86400.0,
-            retention_check=offsets_retention_check,
-            max_members=max_members,
-        )
+        rules.setdefault("offsets_retention", (7 if self.modern else 1) * 86400.0)
+        self.rules = CoordinatorRules(modern=self.modern, **rules)
         self.journal_of_all = OffsetsTopic()
         self.brokers = {
             number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))

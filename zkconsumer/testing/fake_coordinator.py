@@ -59,7 +59,7 @@ class _Kept:
 
     def due(self) -> float | None:
         """Return the time of the next timeout, or None."""
-        idle_until = self.group.since + self.group.rules.retention_check if self.idle else None
+        idle_until = self.group.since + self.group.rules.offsets_retention_check if self.idle else None
         times = [self.group.due(), self.offsets.due(self.standing), idle_until]
         return min((time for time in times if time is not None), default=None)
 
@@ -294,7 +294,7 @@ class GroupCoordinator:
             gone = kept.offsets.expire(at, kept.standing)
             for place in gone:
                 self._journal.write_offset(group.group_id, place, None)
-            if kept.idle and (gone or group.since + self.rules.retention_check <= at):
+            if kept.idle and (gone or group.since + self.rules.offsets_retention_check <= at):
                 group.delete()
                 self._bury(kept)
         out += group.tick(now)  # also returns the answers that the request itself left

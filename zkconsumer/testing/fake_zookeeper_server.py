@@ -1,8 +1,8 @@
 """A server of ZooKeeper's protocol on a loopback socket, with a :class:`FakeZooKeeper` behind it, for kazoo clients.
 
 Each connection has a thread that reads and one that writes. ``fake-zookeeper-clock`` ends silent sessions.
-A thread holds ``_order`` while it performs a request and puts the answer and the events on the connections' queues.
-Otherwise a client could see a change before its event, which ZooKeeper rules out. No thread sends under ``_order``. It
+A thread holds ``order`` while it performs a request and puts the answer and the events on the connections' queues.
+Otherwise a client could see a change before its event, which ZooKeeper rules out. No thread sends under ``order``. It
 is taken before the tree's lock, never after it.
 Differs on purpose: no logins, no quorum, no ``setWatches`` (kazoo sends none).
 """
@@ -22,7 +22,7 @@ from typing import Self
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.loopback_server import LoopbackServer, ServedConnection, framed
 from zkconsumer.testing.wire_types import INT32, INT64, MalformedRequestError, WireReader
-from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
+from zkconsumer.testing.zookeeper_protocol import ConnectionRequests
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,8 @@ class FakeZooKeeperServer(LoopbackServer["_ZooKeeperConnection"]):
     ) -> None:
         super().__init__("fake-zookeeper")
         self.zookeeper = zookeeper or FakeZooKeeper()
-        self._tree = NodeTree(self.zookeeper)
         self._limits = (min_session_timeout, max_session_timeout)
-        self._order = RLock()
+        self.order = RLock()
         self._lock = Lock()
         self._sessions: dict[int, _ServedSession] = {}
 
@@ -112,7 +111,7 @@ class FakeZooKeeperServer(LoopbackServer["_ZooKeeperConnection"]):
         with self._lock:
             ended = [s for s in self._sessions.values() if session_id in (None, s.id)]
         for session in ended:
-            self._end(session)
+            self.end(session)
         return len(ended)
 
     # ---- inside ----
@@ -126,35 +125,36 @@ class FakeZooKeeperServer(LoopbackServer["_ZooKeeperConnection"]):
             with self._lock:
                 late = [session for session in self._sessions.values() if now >= session.heard + session.timeout]
             for session in late:
-                self._end(session)
+                self.end(session)
 
-    def _end(self, session: _ServedSession) -> None:
+    def end(self, session: _ServedSession) -> None:
+        """End a session, and close its connection."""
         with self._lock:
             if self._sessions.pop(session.id, None) is None:
                 return
-        with self._order:
-            self.zookeeper._end_session(session.id)
+        with self.order:
+            self.zookeeper.end_session(session.id)
         if session.connection is not None:
             session.connection.cut()
 
-    def _open(self, connection: _ZooKeeperConnection, wanted: int, timeout: float) -> _ServedSession | None:
+    def open_session(self, connection: _ZooKeeperConnection, wanted: int, timeout: float) -> _ServedSession | None:
         """Return the session that a client asks for, or a new one. None if the session has ended."""
-        with self._order, self._lock:
+        with self.order, self._lock:
             if wanted:
                 session = self._sessions.get(wanted)
                 if session is None:
                     return None
             else:
                 low, high = self._limits
-                session_id = self.zookeeper._next_session
-                self.zookeeper._next_session += 1
+                session_id = self.zookeeper.new_session_id()
                 session = self._sessions[session_id] = _ServedSession(session_id, min(max(timeout, low), high))
             before, session.connection, session.heard = (session.connection, connection, monotonic())
         if before is not None and before is not connection:
             before.cut()
         return session
 
-    def _lives(self, session: _ServedSession) -> bool:
+    def lives(self, session: _ServedSession) -> bool:
+        """Return whether the session has not ended."""
         with self._lock:
             return self._sessions.get(session.id) is session
 
@@ -187,7 +187,7 @@ class _ZooKeeperConnection(ServedConnection):
         try:
             session = self._greet()
             if session is not None:
-                operations = ConnectionRequests(self._server._tree, session.id, self._out.put)
+                operations = ConnectionRequests(self._server.zookeeper, session.id, self._out.put)
                 while self._deal(session, operations):
                     pass
         except OSError:
@@ -196,7 +196,7 @@ class _ZooKeeperConnection(ServedConnection):
             log.warning("the fake ZooKeeper got a malformed request", exc_info=True)
         finally:
             if operations is not None:
-                with self._server._order:
+                with self._server.order:
                     operations.forget_watches()
             self._out.put(None)
 
@@ -208,7 +208,7 @@ class _ZooKeeperConnection(ServedConnection):
         INT32.read(reader)
         INT64.read(reader)
         timeout, wanted = INT32.read(reader) / 1000, INT64.read(reader)
-        session = self._server._open(self, wanted, timeout)
+        session = self._server.open_session(self, wanted, timeout)
         timeout_ms, session_id = (0, 0) if session is None else (round(session.timeout * 1000), session.id)
         self._out.put(_GREETING.pack(0, timeout_ms, session_id, len(_PASSWORD), _PASSWORD, False))
         return session
@@ -223,9 +223,9 @@ class _ZooKeeperConnection(ServedConnection):
         xid, kind = int(INT32.read(reader)), int(INT32.read(reader))
         if kind == _CLOSE:
             session.connection = None
-            self._server._end(session)
-        with self._server._order:
-            if kind != _CLOSE and not self._server._lives(session):
+            self._server.end(session)
+        with self._server.order:
+            if kind != _CLOSE and not self._server.lives(session):
                 return False  # no session would ever delete an ephemeral node that this request makes
             operations.perform(xid, _PING if kind == _CLOSE else kind, reader)
         return kind != _CLOSE

@@ -69,6 +69,15 @@ class Parked:
         """Whether the request has arrived."""
         return self._arrived.is_set()
 
+    @property
+    def decided(self) -> bool:
+        """Whether the request was released or dropped."""
+        return self._decided.is_set()
+
+    def fits(self, request: Recorded, at: str) -> bool:
+        """Return whether this request is to be parked here. Arguments: ``at`` is where the request is now."""
+        return self.at == at and self._wanted.fits(request)
+
     def wait(self, timeout: float = 10.0) -> Recorded:
         """Wait at most ``timeout`` seconds for the request and return it. Raises TimeoutError."""
         if not self._arrived.wait(timeout):
@@ -218,9 +227,9 @@ class Faults:
     def place_for(self, request: Recorded, at: str) -> Parked | None:
         """Return the place where this request has to wait, or None. The place is then taken."""
         with self._faults_lock:
-            self._places = [place for place in self._places if not place._decided.is_set()]
+            self._places = [place for place in self._places if not place.decided]
             for place in self._places:
-                if place.at == at and place._wanted.fits(request):
+                if place.fits(request, at):
                     self._places.remove(place)
                     return place
         return None

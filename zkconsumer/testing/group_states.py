@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 
 class CoordinatorGroupState(Enum):
@@ -142,20 +142,36 @@ OLD: Table = {
 """Kafka 1.1: only the entries that differ."""
 
 
+class GroupRules(TypedDict, total=False):
+    """The rules of groups that a test may set. Times are in seconds."""
+
+    initial_delay: float
+    """As ``group.initial.rebalance.delay.ms``."""
+    min_session_timeout: float
+    max_session_timeout: float
+    """The limits of members' session timeouts."""
+    offsets_retention: float
+    """The life of offsets, 7 days unless given (one day in 1.1)."""
+    offsets_retention_check: float
+    """The life of an empty group without offsets."""
+    max_members: int
+    """The most members of one group."""
+
+
 class CoordinatorRules(NamedTuple):
     """The rules of a coordinator. Times are in seconds.
 
     ``modern`` selects the behaviour of Kafka 3.9, else 1.1's. In 1.1 there are no member ids before joining, no static
     members, and no time limit for a SyncGroup. All members that join too late are removed, and offsets expire by their
-    own age. Offsets live for ``retention``, an empty group without offsets for ``retention_check``.
+    own age. Offsets live for ``offsets_retention``, an empty group without offsets for ``offsets_retention_check``.
     """
 
     modern: bool = True
     initial_delay: float = 0.0
     min_session_timeout: float = 0.01
     max_session_timeout: float = 1800.0
-    retention: float = 7 * 24 * 3600.0
-    retention_check: float = 600.0
+    offsets_retention: float = 7 * 24 * 3600.0
+    offsets_retention_check: float = 600.0
     max_members: int = 2**31 - 1
     max_metadata: int = 4096
     new_member_timeout: float = 300.0

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from zkconsumer.testing.fake_zookeeper import FakeZooKeeper, _Refused
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.node_tree import CHILD_WATCH, DATA_WATCH, RefusedOperation
 from zkconsumer.testing.wire_types import (
     BOOLEAN,
     BYTES,
@@ -53,59 +54,15 @@ class ZooKeeperError(Exception):
         self.code = code
 
 
-def _code(error: ZooKeeperError | _Refused) -> int:
+def _code(error: ZooKeeperError | RefusedOperation) -> int:
     return error.code if isinstance(error, ZooKeeperError) else _CODES.get(error.failure, _NOT_EMPTY)
-
-
-class NodeTree:
-    """The nodes of a FakeZooKeeper, with the operations of the protocol. Called under the server's lock.
-
-    The operations raise ZooKeeperError, or the FakeZooKeeper's own errors.
-    """
-
-    def __init__(self, zookeeper: FakeZooKeeper) -> None:
-        self.zookeeper = zookeeper
-        self.made: dict[str, int] = {}
-        """The number of children that each node ever had."""
-
-    def node(self, path: str) -> Node:
-        """Return a node."""
-        node = self.zookeeper.node(path)
-        if node is None:
-            raise _Refused(NodeFailure.NO_NODE)
-        return node
-
-    def read(self, path: str) -> Node:
-        """Return a node that the session may read."""
-        node = self.node(path)
-        self.zookeeper._permit("read", path)
-        return node
-
-    def children(self, path: str) -> list[str]:
-        """Return the names of a node's children."""
-        prefix = path.rstrip("/") + "/"
-        return [p[len(prefix) :] for p in self.zookeeper.tree(path) if "/" not in p[len(prefix) :]]
-
-    def create(self, path: str, data: bytes, flags: int, session_id: int) -> str:
-        """Make a node. Return its path, with its number if it is sequential."""
-        parent = path.rsplit("/", 1)[0] or "/"
-        if flags & _SEQUENTIAL:
-            path = f"{path}{self.made.get(parent, 0):010d}"
-        above = self.zookeeper.node(parent)
-        if above is not None and above.ephemeral_owner:
-            raise ZooKeeperError(_NO_CHILDREN_OF_EPHEMERALS)
-        self.zookeeper._permit("create", path)
-        self.zookeeper._create(path, data, session_id if flags & _EPHEMERAL else 0)
-        self.made[parent] = self.made.get(parent, 0) + 1
-        return path
 
 
 class ConnectionRequests:
     """The requests of one connection. ``send`` takes an answer or event and must not block."""
 
-    def __init__(self, tree: NodeTree, session_id: int, send: Callable[[bytes], None]) -> None:
-        self._tree = tree
-        self._zookeeper = tree.zookeeper
+    def __init__(self, zookeeper: FakeZooKeeper, session_id: int, send: Callable[[bytes], None]) -> None:
+        self._zookeeper = zookeeper
         self._session_id = session_id
         self._send = send
         self._open = True
@@ -133,16 +90,14 @@ class ConnectionRequests:
         try:
             with self._zookeeper.at_once():
                 self._kinds.get(kind, self._unknown)(reader, body)
-        except (ZooKeeperError, _Refused) as error:
+        except (ZooKeeperError, RefusedOperation) as error:
             code, body = _code(error), WireWriter()
-        self._send(_HEAD.pack(xid, self._zookeeper._zxid, code) + body.data)
+        self._send(_HEAD.pack(xid, self._zookeeper.zxid, code) + body.data)
 
     def forget_watches(self) -> None:
         """Drop the watches of a closed connection."""
         self._open = False
-        with self._zookeeper._lock:
-            for watches in self._zookeeper._watches.values():
-                watches.pop(self._event, None)
+        self._zookeeper.drop_watches(self)
 
     def _event(self, event: NodeEvent) -> None:
         if self._open:
@@ -154,7 +109,13 @@ class ConnectionRequests:
 
     def _watch(self, kind: str, path: str, wanted: bool) -> None:
         if wanted:
-            self._zookeeper._watches.setdefault((kind, path), {})[self._event] = None  # type: ignore[assignment]
+            self._zookeeper.watch(kind, path, self._event, self)
+
+    def _read(self, path: str) -> Node:
+        """Return a node that the session may read."""
+        node = self._zookeeper.expect(path)
+        self._zookeeper.permit("read", path)
+        return node
 
     # ---- requests ----
 
@@ -174,38 +135,47 @@ class ConnectionRequests:
         self._stat(body, path)
 
     def _created(self, reader: WireReader) -> str:
-        path, data = _path(reader), BYTES.read(reader) or b""
+        """Make a node. Return its path, with its number if it is sequential."""
+        zookeeper, path, data = self._zookeeper, _path(reader), BYTES.read(reader) or b""
         _acl(reader)
-        return self._tree.create(path, data, INT32.read(reader), self._session_id)
+        flags, parent = INT32.read(reader), path.rsplit("/", 1)[0] or "/"
+        if flags & _SEQUENTIAL:
+            path = f"{path}{zookeeper.children_made.get(parent, 0):010d}"
+        above = zookeeper.node(parent)
+        if above is not None and above.ephemeral_owner:
+            raise ZooKeeperError(_NO_CHILDREN_OF_EPHEMERALS)
+        zookeeper.permit("create", path)
+        zookeeper.create(path, data, self._session_id if flags & _EPHEMERAL else 0)
+        return path
 
     def _delete(self, reader: WireReader, body: WireWriter) -> None:
         del body
         path, version = _path(reader), INT32.read(reader)
-        self._zookeeper._permit("delete", path)
-        self._zookeeper._delete(path, version)
+        self._zookeeper.permit("delete", path)
+        self._zookeeper.delete(path, version)
 
     def _exists(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
-        self._watch("data", path, BOOLEAN.read(reader))
-        self._tree.read(path)  # since ZooKeeper 3.9, exists needs the right to read
+        self._watch(DATA_WATCH, path, BOOLEAN.read(reader))
+        self._read(path)  # since ZooKeeper 3.9, exists needs the right to read
         self._stat(body, path)
 
     def _get(self, reader: WireReader, body: WireWriter) -> None:
         path, watched = _path(reader), BOOLEAN.read(reader)
-        node = self._tree.read(path)
-        self._watch("data", path, watched)
+        node = self._read(path)
+        self._watch(DATA_WATCH, path, watched)
         BYTES.write(body, node.data)
         self._stat(body, path)
 
     def _set(self, reader: WireReader, body: WireWriter) -> None:
         path, data, version = _path(reader), BYTES.read(reader) or b"", INT32.read(reader)
-        self._zookeeper._permit("write", path)  # only now: a transaction reads on after a refusal
-        self._zookeeper._write(path, data, version)
+        self._zookeeper.permit("write", path)  # only now: a transaction reads on after a refusal
+        self._zookeeper.write(path, data, version)
         self._stat(body, path)
 
     def _get_acl(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
-        self._tree.node(path)
+        self._zookeeper.expect(path)
         INT32.write(body, 1)
         INT32.write(body, _ALL_RIGHTS)
         TEXT.write(body, "world")
@@ -221,9 +191,9 @@ class ConnectionRequests:
 
     def _get_children(self, reader: WireReader, body: WireWriter) -> None:
         path, watched = _path(reader), BOOLEAN.read(reader)
-        self._tree.read(path)
-        self._watch("child", path, watched)
-        names = self._tree.children(path)
+        self._read(path)
+        self._watch(CHILD_WATCH, path, watched)
+        names = self._zookeeper.children(path)
         INT32.write(body, len(names))
         for name in names:
             TEXT.write(body, name)
@@ -238,13 +208,9 @@ class ConnectionRequests:
 
     def _multi(self, reader: WireReader, body: WireWriter) -> None:
         """Perform a transaction. If one operation fails, the tree stays unchanged and each result is an error."""
-        zookeeper = self._zookeeper
-        before = dict(zookeeper._nodes), list(zookeeper._fired), zookeeper._zxid
-        watches = {key: dict(value) for key, value in zookeeper._watches.items()}
-        made = dict(self._tree.made)
         codes: list[int] = []
         results: list[tuple[int, bytes]] = []
-        with zookeeper._one_zxid():
+        with self._zookeeper.transaction() as undo:
             while True:
                 kind, done = INT32.read(reader), BOOLEAN.read(reader)
                 INT32.read(reader)
@@ -255,13 +221,12 @@ class ConnectionRequests:
                 codes.append(_INCONSISTENT if failed else _OK)
                 try:
                     self._one(kind, reader, result, failed)
-                except (ZooKeeperError, _Refused) as error:
+                except (ZooKeeperError, RefusedOperation) as error:
                     codes[-1] = _code(error)
                 results.append((kind, bytes(result.data)))
-        if any(codes):
-            zookeeper._nodes, zookeeper._fired, zookeeper._zxid = before
-            zookeeper._watches, self._tree.made = watches, made
-            results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
+            if any(codes):
+                undo()
+                results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
         for (kind, data), code in zip(results, codes, strict=True):
             body.data += _MULTI_HEAD.pack(kind, False, code) + data
         body.data += _MULTI_HEAD.pack(-1, True, -1)
@@ -271,7 +236,7 @@ class ConnectionRequests:
         if kind == _CHECK:
             path, version = _path(reader), INT32.read(reader)
             if not skip:
-                self._zookeeper._expect(path, version)
+                self._zookeeper.expect(path, version)
         elif kind not in (_CREATE, _DELETE, _SET):
             raise MalformedRequestError(f"operation {kind} in a transaction")
         elif skip:
@@ -280,7 +245,7 @@ class ConnectionRequests:
             self._kinds[kind](reader, result)
 
     def _stat(self, body: WireWriter, path: str) -> None:
-        node = self._tree.node(path)
+        node = self._zookeeper.expect(path)
         body.data += _STAT.pack(
             *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, 0, node.ephemeral_owner),
             *(len(node.data), node.children, node.pzxid),

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 from zkconsumer.assignors.assignor import known_assignors
-from zkconsumer.assignors.strategy_agreement import GroupStrategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import BrokerError, UnknownMemberIdError

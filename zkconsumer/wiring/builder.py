@@ -5,14 +5,17 @@ The parts for the brokers are imported only if the configuration asks for them.
 
 from __future__ import annotations
 
+import socket
+import time
+import uuid
 from functools import partial
 
-from zkconsumer.assignors.strategy_agreement import assignment_strategy
+from zkconsumer.assignors.group_strategy import assignment_strategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConfigException
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId
+from zkconsumer.model import PLACEMENTS, ConsumerId
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.wiring.member_lifecycle import GroupMember
 from zkconsumer.wiring.member_parts import (
@@ -24,6 +27,21 @@ from zkconsumer.wiring.member_parts import (
 )
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease
+
+
+def consumer_id(config: ConsumerConfig) -> ConsumerId:
+    """Return the member's name: ``<group>_<consumer.id>``, or a generated one in the original's form.
+
+    With a strategy that follows a plan, ``group.instance.id`` takes the place of ``consumer.id``.
+
+    The eight hexadecimal digits of a generated name are the first ones of the unpadded upper half of a random UUID.
+    """
+    lasts = not config.coordinated_by_brokers and config.partition_assignment_strategy in PLACEMENTS
+    name = config.group_instance_id if lasts and config.group_instance_id is not None else config.consumer_id
+    if name is not None:
+        return ConsumerId(f"{config.group_id}_{name}")
+    digits = format(uuid.uuid4().int >> 64, "x")[:8]
+    return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
 def build_member(

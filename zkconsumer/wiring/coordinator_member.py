@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from zkconsumer.assignors.group_strategy import advertisement
 from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
-from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration

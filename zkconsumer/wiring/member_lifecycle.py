@@ -110,7 +110,6 @@ class GroupMember:
         self.consumer = parts.consumer
         self.lease = parts.lease
         self.events = parts.events
-        self.metrics = parts.metrics
         self.fetching = parts.fetching
         self.delivery = parts.delivery
         self.lookup = parts.lookup
@@ -119,8 +118,6 @@ class GroupMember:
         self._closing = False
         self._standstill = StandstillLog(parts.consumer)
         self._why_nothing_came = "", -WHY_LASTS
-        self.settle_balanced: Callable[[int, bool], None] | None = None
-        """Does the same as :meth:`settle_in_hand` for a run whose messages are finished in any order."""
         self.not_committed: Sequence[str] = ()
         """After the end: positions from which messages are consumed again, although a commit was due."""
 
@@ -260,8 +257,6 @@ class GroupMember:
         Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise the
         message is consumed again, unless the thread has committed it explicitly.
         """
-        if self.settle_balanced is not None:
-            self.settle_balanced(thread, finished)
         self.settle_positions(self.in_hand(thread), finished=finished)
 
     def settle_positions(self, positions: Iterable[PartitionPosition], *, finished: bool) -> None:

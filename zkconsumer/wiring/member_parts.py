@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
+from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
@@ -23,7 +23,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel, Security, channel_security, choose_endpoint
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Source
@@ -162,7 +162,7 @@ class MemberParts:
         self.metrics = Metrics()
         self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
         self.budget = QueueBudget(config.queued_max_bytes)
-        settings = replace(fetch_settings(config), security=channels.security)
+        settings = fetch_settings(config, channels.security)
         self.delivery: StreamDelivery = environment.delivery or StreamDelivery(consumer, lease)
         self.fetching = FetcherManager(
             consumer,
@@ -177,14 +177,16 @@ class MemberParts:
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(settings, brokers)
-        self._settings = settings
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
     def message_lookup(self) -> MessageLookup:
         """Return what reads single messages, with connections of its own."""
         config = self.config
         return MessageLookup(
-            self._settings, self.brokers, check_crc=config.check_crcs, expanded=config.batch_expanded_max_bytes
+            fetch_settings(config, self.channels.security),
+            self.brokers,
+            check_crc=config.check_crcs,
+            expanded=config.batch_expanded_max_bytes,
         )
 
     def _listener_returned(self) -> None:
@@ -267,7 +269,7 @@ class MemberParts:
         queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget, why)
         return kind(
             ChunkReader(name, queue, self.gate, settings, self._count),
-            timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
+            timeout=read_timeout(config),
             ends_on_timeout=config.consumer_timeout_action == "end",
             message_class=message,
             ended=ended,
@@ -346,8 +348,13 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
     return found
 
 
-def fetch_settings(config: ConsumerConfig) -> FetchSettings:
-    """Return the settings of fetching."""
+def read_timeout(config: ConsumerConfig) -> float | None:
+    """Return the seconds that a read waits for a message, None for ever."""
+    return config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None
+
+
+def fetch_settings(config: ConsumerConfig, security: Security | None = None) -> FetchSettings:
+    """Return the settings of fetching. Arguments: ``security`` of the connections."""
     return FetchSettings(
         client_id=config.client_id,
         max_wait=config.fetch_wait_max_ms / 1000,
@@ -362,4 +369,5 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         skip_corrupt=config.corrupt_message_policy == "skip",
         largest_batch=config.fetch_max_bytes,
         raise_truncated=config.log_truncation_policy == "raise",
+        security=security,
     )

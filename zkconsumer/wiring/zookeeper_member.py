@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from zkconsumer.assignors.strategy_agreement import GroupStrategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError

@@ -21,8 +21,8 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks
 from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
+from zkconsumer.zookeeper.note_nodes import NO_ACKS, AckWrite, KnownAcks
 from zkconsumer.zookeeper.session import Session
 
 ANY_VERSION = -1

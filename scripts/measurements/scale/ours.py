@@ -11,7 +11,7 @@ from typing import cast
 from scripts.measurements.scale.wire import LATENESS_S, Costs, CountedServer, CountedSession
 from tests.concurrency.group import InlineCommitter, RecordingDelivery
 from tests.simulated_clock import Mailbox, Simulation
-from zkconsumer.assignors.strategy_agreement import advertisement
+from zkconsumer.assignors.group_strategy import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.connector_state import Phase

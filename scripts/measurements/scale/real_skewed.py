@@ -21,7 +21,7 @@ from kazoo.exceptions import NoNodeError
 from scripts.measurements.scale.flow import Flow
 from tests.timing import scaled
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.assignors import even_load, placement
+from zkconsumer.assignors import lag_aware_placement, placement
 from zkconsumer.core.placement_plan import PlacementPlan, decode_plan
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.member.zookeeper import load_reports
@@ -47,8 +47,8 @@ def shorter_times(factor: float) -> Iterator[None]:
         for module, name in (
             (placement, "LOOK_EVERY_S"),
             (load_reports, "PUBLISH_EVERY_S"),
-            (even_load, "CATCH_UP_S"),
-            (even_load, "BEHIND_S"),
+            (lag_aware_placement, "CATCH_UP_S"),
+            (lag_aware_placement, "BEHIND_S"),
         ):
             changed.enter_context(patch.object(module, name, getattr(module, name) / factor))
         yield

@@ -92,13 +92,13 @@ class CountedServer(FakeZooKeeper):
         """Keep the server busy for this time with a request that arrives now."""
         self.free = max(self.free, self.simulation.now) + seconds
 
-    def _create(self, path: str, data: bytes, owner: int) -> None:
-        super()._create(path, data, owner)
+    def create(self, path: str, data: bytes, owner: int) -> None:
+        super().create(path, data, owner)
         self._note(path)
         self.created(path, data)
 
-    def _delete(self, path: str, version: int) -> None:
-        super()._delete(path, version)
+    def delete(self, path: str, version: int) -> None:
+        super().delete(path, version)
         self._note(path)
 
     def _note(self, path: str) -> None:

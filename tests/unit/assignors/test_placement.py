@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.even_load import LOOKS
+from zkconsumer.assignors.lag_aware_placement import LOOKS
 from zkconsumer.assignors.placement import (
     LOOK_EVERY_S,
     NEVER,

@@ -6,9 +6,9 @@ import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.assignment_properties import parse_assignment_table, parse_rooms
-from zkconsumer.connector.zookeeper_connector import consumer_id
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
+from zkconsumer.wiring import consumer_id
 
 
 def test_a_table_lists_the_partitions_of_members() -> None:

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
+from tests.documents import property_tables
+from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
+from zkconsumer.config.config_definition import ConfigKey, keys_of
 from zkconsumer.config.consumer_config import OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
-from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.connector.async_connector import AsyncZookeeperConsumerConnector
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
@@ -521,7 +522,7 @@ def test_no_warning_shows_a_value() -> None:
     assert "hunter2" not in repr(refused.value)
 
 
-def _values(key: Key) -> st.SearchStrategy[Any]:
+def _values(key: ConfigKey) -> st.SearchStrategy[Any]:
     if key.kind == "bool":
         return st.booleans()
     return st.integers(1000, 2**31 - 1)
@@ -547,11 +548,11 @@ def test_a_config_survives_the_way_through_a_properties_file(values: dict[str, A
 
 
 def test_the_table_has_a_row_for_every_property() -> None:
-    rows = [line for table in markdown_tables().values() for line in table.splitlines() if line.startswith("| `")]
+    rows = [line for table in property_tables().values() for line in table.splitlines() if line.startswith("| `")]
 
     parts = [*keys_of(OriginalConfig), *keys_of(CoordinationConfig), *keys_of(SecurityConfig)]
     assert [row.split("`")[1] for row in rows] == [*parts, *(name for name in KEYS if name not in parts)]
     assert all(row.count(" | ") == 3 for row in rows)
-    assert "| `auto.commit.enable` | bool | `true` |" in markdown_tables()["original"]
-    assert "| `group.id` | string | required |" in markdown_tables()["original"]
-    assert "| `client.id` | string | `group.id` |" in markdown_tables()["original"]
+    assert "| `auto.commit.enable` | bool | `true` |" in property_tables()["original"]
+    assert "| `group.id` | string | required |" in property_tables()["original"]
+    assert "| `client.id` | string | `group.id` |" in property_tables()["original"]

@@ -32,7 +32,7 @@ from zkconsumer.core.message_pointers import (
     encode_pointers,
 )
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
+from zkconsumer.zookeeper.note_nodes import NOTE_BYTES
 
 OFFSETS = st.integers(0, 1 << 62)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
-from zkconsumer.kafka.column_blocks import StrangeBytesError
+from zkconsumer.kafka.record_batch import StrangeBytesError
 from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 CONTENT = 61

@@ -19,9 +19,9 @@ from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
 from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES
 from zkconsumer.zookeeper.node_requests import Transaction
+from zkconsumer.zookeeper.note_nodes import NOTE_BYTES
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
 

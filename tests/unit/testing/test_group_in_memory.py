@@ -168,7 +168,7 @@ def test_an_empty_group_loses_all_offsets_at_once() -> None:
 
     A moment later they were gone.
     """
-    house = House(CoordinatorRules(retention=100.0))
+    house = House(CoordinatorRules(offsets_retention=100.0))
     house.join_and_sync("a", session=1000.0)
     house.leave("a")
     house.commit(4, topic="old")
@@ -184,7 +184,7 @@ def test_an_empty_group_loses_all_offsets_at_once() -> None:
 
 
 def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
-    house = House(CoordinatorRules(retention=100.0))
+    house = House(CoordinatorRules(offsets_retention=100.0))
     house.join_and_sync("a", session=1000.0)
     house.leave("a")
     house.commit(6)
@@ -199,7 +199,7 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
 
 def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
-    house = House(CoordinatorRules(retention=100.0))
+    house = House(CoordinatorRules(offsets_retention=100.0))
     house.join_and_sync("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.commit(5, name="a")
     house.commit(7, name="a", topic="gone")
@@ -208,7 +208,7 @@ def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
 
 
 def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
-    house = House(CoordinatorRules(retention_check=600.0))
+    house = House(CoordinatorRules(offsets_retention_check=600.0))
     house.join("a", session=1000.0, needs_member_id=True)
     assert house.state == "Empty"
     house.clock.advance(600.0)
@@ -219,7 +219,7 @@ def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
 
 def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
     """It also knows what the members subscribe to."""
-    house = House(CoordinatorRules(retention=100.0))
+    house = House(CoordinatorRules(offsets_retention=100.0))
     house.join_and_sync("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.commit(5, name="a")
     house.commit(7, name="a", topic="gone")

@@ -12,7 +12,7 @@ from zkconsumer.testing.group_states import CoordinatorGroupState, CoordinatorRu
 
 
 def test_the_first_to_die_is_due_and_only_what_is_due_dies() -> None:
-    offsets = CommittedOffsets(CoordinatorRules(retention=1000.0))
+    offsets = CommittedOffsets(CoordinatorRules(offsets_retention=1000.0))
     alone = ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
     assert offsets.due(alone) is None
     offsets.commit(("t", 0), CommittedOffset(5, -1, "", 50.0))

@@ -65,7 +65,7 @@ def test_an_ended_session_makes_no_ephemeral_node() -> None:
             (session,) = server._sessions.values()
             heard = session.heard
             acl = struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone")
-            with server._order:  # the request is taken in, and its turn comes after the session's end
+            with server.order:  # the request is taken in, and its turn comes after the session's end
                 client.sendall(text(struct.pack(">ii", 1, 1) + text(b"/ours") + text(b"") + acl + struct.pack(">i", 1)))
                 eventually(lambda: session.heard > heard, 10, "the request")
                 assert server.expire() == 1

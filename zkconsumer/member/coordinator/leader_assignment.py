@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from zkconsumer.assignors.group_strategy import StrategyConfig
 from zkconsumer.assignors.java_consumer_assignors import (
     CooperativeStickyGroupAssignor,
     GroupAssignor,
@@ -17,7 +18,6 @@ from zkconsumer.assignors.java_consumer_assignors import (
     RoundRobinGroupAssignor,
     StickyGroupAssignor,
 )
-from zkconsumer.assignors.strategy_agreement import StrategyConfig
 from zkconsumer.core.consumer_protocol import (
     JoinedMember,
     MemberAssignment,

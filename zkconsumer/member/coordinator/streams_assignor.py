@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.assignors import AssignmentError
+from zkconsumer.assignors.group_strategy import StrategyConfig, assignment_strategy
 from zkconsumer.assignors.java_consumer_assignors import COOPERATIVE, GroupAssignor, GroupMembers
-from zkconsumer.assignors.strategy_agreement import StrategyConfig, assignment_strategy
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MalformedMemberError

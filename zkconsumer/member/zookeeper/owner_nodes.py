@@ -16,7 +16,10 @@ from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryErr
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.ack_nodes import (
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
+from zkconsumer.zookeeper.note_nodes import (
     NO_ACKS,
     AckWrite,
     KnownAcks,
@@ -24,9 +27,6 @@ from zkconsumer.zookeeper.ack_nodes import (
     is_of_earlier_topic,
     known_acks,
 )
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
-from zkconsumer.zookeeper.node_cache import NodeCache
-from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic
 
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
-from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.placement_plan import (

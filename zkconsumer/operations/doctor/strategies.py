@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zkconsumer.assignors.strategy_agreement import RELEASE_KEY, SCALA_STRATEGIES
+from zkconsumer.assignors.group_strategy import RELEASE_KEY, SCALA_STRATEGIES
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
     Finding,

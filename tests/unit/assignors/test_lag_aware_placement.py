@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.even_load import (
+from zkconsumer.assignors.lag_aware_placement import (
     BARRED_LOOKS,
     BARRED_MOST,
     CATCH_UP_S,

@@ -25,7 +25,7 @@ _LEGAL_NAME = re.compile("[a-zA-Z0-9._-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key:
+class ConfigKey:
     """One property.
 
     ``read`` converts a given value to the value in effect, or raises ValueError with the reason. The default is
@@ -61,7 +61,7 @@ def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any
             raise ValueError(f"must be a text, not {value!r} ({type(value).__name__})")
         return check(value) if check else value
 
-    return _field(Key(kind="string", read=read, note=note, **details))
+    return _field(ConfigKey(kind="string", read=read, note=note, **details))
 
 
 def choice(note: str, choices: Mapping[str, str], *, any_case: bool = False, **details: Any) -> Any:
@@ -93,7 +93,7 @@ def integer(note: str, *, least: int = _INT32_MIN, advice: str = "", **details: 
             raise ValueError(f"must be at least {least}, not {value}{'; ' + advice if advice else ''}")
         return value
 
-    return _field(Key(kind="int", read=read, note=note, **details))
+    return _field(ConfigKey(kind="int", read=read, note=note, **details))
 
 
 def boolean(note: str, **details: Any) -> Any:
@@ -106,7 +106,7 @@ def boolean(note: str, **details: Any) -> Any:
             raise ValueError(f"must be 'true' or 'false', in lower case, not {value!r}")
         return value == "true"
 
-    return _field(Key(kind="bool", read=read, note=note, **details))
+    return _field(ConfigKey(kind="bool", read=read, note=note, **details))
 
 
 def same_as(name: str) -> dict[str, Any]:
@@ -138,12 +138,12 @@ def not_empty(value: str) -> str:
     return value
 
 
-def keys_of(config: type) -> dict[str, Key]:
+def keys_of(config: type) -> dict[str, ConfigKey]:
     """Return the properties that the fields of ``config`` declare, by dotted name, in order."""
     return {field.name.replace("_", "."): field.metadata["key"] for field in dataclasses.fields(config)}
 
 
-def _field(key: Key) -> Any:
+def _field(key: ConfigKey) -> Any:
     return dataclasses.field(metadata={"key": key})
 
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from zkconsumer.data_plane import COMPILED
 from zkconsumer.data_plane.columns import SMALLEST_RECORD, ColumnMemory, RowScanner
-from zkconsumer.kafka.column_blocks import Block, StrangeBytesError
-from zkconsumer.kafka.constant_columns import constant
+from zkconsumer.kafka.arrow_arrays import constant
+from zkconsumer.kafka.record_batch import Block, StrangeBytesError
 
 AVAILABLE: Final[bool] = COMPILED
 
 _LARGEST = 2**31 - 1
 
 
-class ScannedRows:
+class CompiledColumns:
     """The rows of some blocks. Arguments: ``names`` are the columns that may be asked for.
 
     Raises: StrangeBytesError, also for more than 2 GB, which binary columns cannot have.

@@ -8,8 +8,8 @@ from itertools import combinations, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors import fewest_moves as module
-from zkconsumer.assignors.fewest_moves import fewest_moves
+from zkconsumer.assignors import sticky_placement as module
+from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 
 TopicThreads = dict[str, list[ThreadId]]

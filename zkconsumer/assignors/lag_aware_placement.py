@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import heapreplace
 
-from zkconsumer.assignors.fewest_moves import TopicPartitions, TopicThreads
+from zkconsumer.assignors.sticky_placement import TopicPartitions, TopicThreads
 from zkconsumer.core.load_report import Loads, PartitionLoad
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 
