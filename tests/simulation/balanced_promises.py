@@ -35,7 +35,11 @@ SOON = 7.0
 
 @dataclass(eq=False)
 class Handling:
-    """A message in a handler: ``call`` tells the handler's calls apart, ``as_owner`` whether its member owned it."""
+    """A message in a handler: ``call`` tells the handler's calls apart, ``as_owner`` whether it is of an owner's stay.
+
+    The owner node does not tell that. A borrower that becomes the owner goes on with its loan until its own stay
+    begins, however long its threads need for that, and repeats what it has in hand then.
+    """
 
     member: Member
     session: int
@@ -233,7 +237,8 @@ class BalancedObserver(Observer):
                 world().note(f"handed {tp} {offset}, which is on loan")
             else:
                 self.handed(name, tp, offset, asked)
-            handling = Handling(member, session_of(member), offset, message.key, call, asked, not borrowed)
+            as_owner = message.work.part.home.own
+            handling = Handling(member, session_of(member), offset, message.key, call, asked, as_owner)
             if self.fates[tp].keys[offset] != message.key:
                 self.broke(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
             if message.attempt > self.fates[tp].failures.get(offset, 0) + 1:
