@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import time
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config, read_properties
+from zkconsumer.operations.command_config import command_config, read_properties
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -98,10 +99,10 @@ def open_source(arguments: argparse.Namespace) -> Iterator[SnapshotSource]:
         source.close()
 
 
-def open_connection(arguments: argparse.Namespace) -> ClusterConnection:
+def open_connection(arguments: argparse.Namespace) -> ClusterClient:
     """Return the connection that the options of :func:`add_connection_arguments` name. Raises ConfigException."""
     properties = read_properties(arguments.command_config) if arguments.command_config else {}
     config, warned = command_config(arguments.zookeeper, arguments.bootstrap_server, properties)
     for warning in warned:
         print(f"zkconsumer: {arguments.command_config}: {warning}", file=sys.stderr)
-    return ClusterConnection(config, arguments.timeout / 1000)
+    return ClusterClient(config, arguments.timeout / 1000)

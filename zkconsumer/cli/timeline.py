@@ -10,11 +10,13 @@ import json
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_connection, open_source
+from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
@@ -22,8 +24,6 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
 from zkconsumer.operations.timeline_report import event_runs, printable, rebalance_line, report, since
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
-from zkconsumer.zookeeper.registry_security import registry_security
-from zkconsumer.zookeeper.session import Session, SessionChanged
 
 NAME = "timeline"
 HELP = "show the rebalances of a group, with cause and duration"
@@ -113,13 +113,7 @@ def _follow(arguments: argparse.Namespace) -> int:
     connection = open_connection(arguments)
     if not connection.zookeeper:
         raise ConfigException("--zookeeper", "is missing: --follow needs it; brokers tell nobody of changes")
-
-    def session(on_change: Callable[[SessionChanged], None]) -> Session:
-        config = connection.config
-        timeout = config.zookeeper_session_timeout_ms / 1000
-        security = registry_security(config)
-        return Session(connection.zookeeper, timeout=timeout, on_change=on_change, security=security)
-
+    session = partial(zookeeper_session, connection.config)
     with _terminated(), GroupWatch(session, arguments.group, timeout=connection.timeout) as watch:
         collected, first = OpenRebalance(), True
         for found in watch.changes():

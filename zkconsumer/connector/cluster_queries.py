@@ -17,20 +17,20 @@ from typing import Any
 from weakref import WeakSet
 
 from zkconsumer.balance.until import requested_end
+from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
+from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.shutdown import Closing
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import ConnectorClosedException, ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
-from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import ConsumerId, PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.decoders import Decoder, K, V
 from zkconsumer.streams.message import message_class
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.cluster_access import ClusterAccess
-from zkconsumer.wiring.partition_stream import CLOSE_WITHIN, PartitionReading, PartitionStream
+from zkconsumer.wiring.partition_stream import PartitionReading, PartitionStream
 
 _NUMBERS = count()
 
@@ -153,5 +153,5 @@ class ClusterQueries:
         if member is not None:
             yield member.lookup, deadline
             return
-        with ClusterAccess(self.config) as access:
-            yield access.open(deadline).lookup, deadline
+        with ClusterClient(self.config, socket_timeout=self.config.socket_timeout_ms / 1000) as client:
+            yield client.open(deadline).lookup, deadline

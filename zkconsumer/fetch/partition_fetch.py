@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 _NO_RANGE = FetchRange(-1, 0)
 
-EARLIEST, LATEST = -2, -1
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
 """Seconds of the first and of the longest pause of a partition whose broker contradicts itself."""
 

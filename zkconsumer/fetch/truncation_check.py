@@ -17,9 +17,9 @@ from typing import NamedTuple
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart
-from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, FetchSettings, PartitionFetch
+from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.kafka import ListedOffset
+from zkconsumer.kafka import EARLIEST, LATEST, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import BATCH, KafkaSide
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import BATCH, KafkaSide
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, group_nodes, paths
@@ -108,7 +108,7 @@ def _not_empty(live: Collection[str]) -> str:
     return f"{NOT_EMPTY} ({first_of(live, 3)})" if live else ""
 
 
-def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadline: Deadline) -> str:
+def delete_group(connection: ClusterClient, snapshot: GroupSnapshot, deadline: Deadline) -> str:
     """Delete the group wherever the snapshot has it. Return the reason why not, or an empty text.
 
     Raises: RegistryError, BrokerError if the outcome is unknown.
@@ -120,7 +120,7 @@ def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadlin
             where = f" ({first_of(done.nodes, 3)})" if done.nodes else ""
             return f"{_REMOVALS.get(done.result, done.result.value)}{where}{partly}"
     if snapshot.in_kafka:
-        with closing(_kafka_side(connection, snapshot.group)) as side:
+        with closing(KafkaSide(connection, snapshot.group)) as side:
             try:
                 side.delete_group(deadline)
             except BrokerResponseError as error:
@@ -130,7 +130,7 @@ def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadlin
 
 
 def delete_zookeeper_offsets(
-    connection: ClusterConnection, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
+    connection: ClusterClient, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offset nodes whose versions are those of the snapshot. Returns the reason for each refused partition.
 
@@ -147,7 +147,7 @@ def delete_zookeeper_offsets(
 
 
 def delete_kafka_offsets(
-    connection: ClusterConnection, group: str, partitions: Collection[TopicPartition], deadline: Deadline
+    connection: ClusterClient, group: str, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offsets at the coordinator. Returns the reason for each refused partition.
 
@@ -155,7 +155,7 @@ def delete_kafka_offsets(
     """
     wanted = sorted(partitions)
     codes: dict[TopicPartition, int] = {}
-    with closing(_kafka_side(connection, group)) as side:
+    with closing(KafkaSide(connection, group)) as side:
         try:
             for start in range(0, len(wanted), BATCH):
                 codes |= side.delete_offsets(wanted[start : start + BATCH], deadline)
@@ -166,7 +166,3 @@ def delete_kafka_offsets(
 
 def _texts(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
     return {tp: _TEXTS.get(code, error_codes.name(code)) for tp, code in codes.items() if code}
-
-
-def _kafka_side(connection: ClusterConnection, group: str) -> KafkaSide:
-    return KafkaSide(group, connection.brokers, connection.channel, lambda _: ())

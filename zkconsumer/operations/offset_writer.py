@@ -23,11 +23,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
+from zkconsumer.cluster.group_offsets import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
 from zkconsumer.core.migration.files import Backup, format_backup
 from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.group_offsets_admin import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners

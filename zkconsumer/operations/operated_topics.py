@@ -6,28 +6,22 @@ from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, RegistryError
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.fetch.message_times import message_times
-from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
+from zkconsumer.kafka import EARLIEST, LATEST, error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring import fetch_settings
-
-_NO_CREATION = 4  # the version of Metadata that creates no topic
 
 
-def with_topics(connection: ClusterConnection, snapshot: GroupSnapshot, topics: Collection[str]) -> GroupSnapshot:
+def with_topics(connection: ClusterClient, snapshot: GroupSnapshot, topics: Collection[str]) -> GroupSnapshot:
     """Return the snapshot with these topics and their logs too, if they exist. Raises RegistryError, BrokerError."""
     missing = set(topics) - snapshot.topics.keys()
     if not missing:
         return snapshot
     deadline = Deadline(connection.timeout)
-    seen = _cluster(connection, missing, deadline)
+    seen = connection.describe(missing, deadline)
     found: dict[str, list[int]] = {}
     for tp in seen.partitions:
         if tp.topic in missing:
@@ -44,33 +38,16 @@ def with_topics(connection: ClusterConnection, snapshot: GroupSnapshot, topics: 
     return replace(snapshot, topics={**snapshot.topics, **known}, logs={**snapshot.logs, **logs})
 
 
-def _cluster(connection: ClusterConnection, topics: Collection[str], deadline: Deadline) -> ClusterSeen:
-    trouble: BrokerError | None = None
-    for endpoint in connection.brokers(deadline):
-        try:
-            with closing(connection.connected(endpoint, deadline)) as channel:
-                # older brokers create a topic that is asked for by name
-                safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
-                return cluster_of(channel, topics if safe else None, deadline)
-        except BrokerError as error:
-            trouble = trouble or error
-    raise trouble or BrokerUnavailableError("no broker is known")
-
-
-def offsets_by_time(
-    connection: ClusterConnection, times: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int | None]:
+def offsets_by_time(connection: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
     """Return the offset of the first message that is not older than a time, None if there is none.
 
     A time is in milliseconds since 1970; -1 stands for the log's end, -2 for its beginning. Raises BrokerError.
     """
-    settings = replace(fetch_settings(connection.config), security=connection.security)
-    lookup = OffsetLookup(settings, connection.brokers)
-    return lookup.find(times, Deadline(connection.timeout)) if times else {}
+    return connection.lookup.find(times, Deadline(connection.timeout)) if times else {}
 
 
 def times_of(
-    connection: ClusterConnection, snapshot: GroupSnapshot, offsets: Mapping[TopicPartition, int]
+    connection: ClusterClient, snapshot: GroupSnapshot, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the timestamps (ms since 1970) of the messages at these offsets, without unknown ones.
 
@@ -86,6 +63,6 @@ def times_of(
     with suppress(BrokerError, RegistryError):
         endpoints = {endpoint.broker_id: endpoint for endpoint in connection.brokers(deadline)}
         for leader in by_leader.keys() & endpoints.keys():
-            with suppress(BrokerError), closing(connection.connected(endpoints[leader], deadline)) as channel:
+            with suppress(BrokerError), closing(connection.channels.connected(endpoints[leader], deadline)) as channel:
                 found.update(message_times(channel, by_leader[leader], deadline))
     return {tp: time for tp, time in found.items() if time >= 0}

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
 from zkconsumer.model import Endpoint
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot, ZooKeeperServer
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
@@ -43,7 +43,7 @@ class LiveSource:
     Arguments: ``connection`` belongs to the source, which closes it.
     """
 
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterClient) -> None:
         self.connection = connection
         self._servers = _Servers(connection)
 
@@ -162,7 +162,7 @@ class LiveSource:
 class _Servers:
     """The statistics of ZooKeeper's servers, asked again after some seconds only. One thread at a time calls."""
 
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterClient) -> None:
         self._connection = connection
         self._known: tuple[float, tuple[ZooKeeperServer, ...]] = (0.0, ())
 

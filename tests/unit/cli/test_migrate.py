@@ -16,14 +16,15 @@ from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cluster import group_offsets as group_offsets_admin
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import KafkaSide, ZooKeeperSide
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.planning import LogRange, Step
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, ZooKeeperSide
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
@@ -366,15 +367,15 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
 
 
 def test_what_went_wrong_is_said_and_not_that_time_was_over() -> None:
-    looks: Iterator[list[Any]] = iter([[]])
+    looks = iter([NoBrokersError("no broker is registered")])
 
-    def brokers(_: Deadline) -> list[Endpoint]:
-        for found in looks:
-            return found
-        raise RegistryUnavailableError("no answer in time")  # which is what a spent deadline makes of ZooKeeper
+    class Away(ClusterClient):
+        def brokers(self, deadline: Deadline) -> list[Endpoint]:
+            raise next(looks, RegistryUnavailableError("no answer in time"))  # as ZooKeeper at a spent deadline
 
+    client = Away(ConsumerConfig(zookeeper_connect="zk", group_id="g"))
     with pytest.raises(NoBrokersError, match="no broker is registered"):
-        KafkaSide("g", brokers, Mock(), lambda _: []).members(Deadline(0.3))
+        KafkaSide(client, "g").members(Deadline(0.3))
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:

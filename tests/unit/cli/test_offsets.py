@@ -15,8 +15,8 @@ import pytest
 from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from zkconsumer import cli
+from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.core.registration import CONFLICT_KEY
-from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide
 from zkconsumer.testing import FakeCluster, ManualClock
 

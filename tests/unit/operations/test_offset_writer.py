@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.core.migration.files import parse_backup
 from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.operations import offset_writer
 from zkconsumer.operations.offset_writer import (
     GroupOwners,

@@ -28,10 +28,10 @@ from zkconsumer.cli.dead.selected import (
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.pointer_nodes import (
     DroppedPointers,
@@ -160,7 +160,7 @@ def _print(group: str, selected: Sequence[Selected], arguments: argparse.Namespa
     print(render(Table(COLUMNS, [row(group, one) for one in selected]), arguments.format), flush=True)
 
 
-def _present(group: str, connection: ClusterConnection, selected: Sequence[Selected]) -> list[Selected]:
+def _present(group: str, connection: ClusterClient, selected: Sequence[Selected]) -> list[Selected]:
     """Return the pointers whose messages are in the log, and tell of the others."""
     present, gone = [], 0
     for one, message in read_messages(connection, selected):

@@ -15,8 +15,8 @@ from zkconsumer.cli.dead.selected import (
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.moments import moment
 from zkconsumer.operations.pointer_nodes import PointerNodes
 from zkconsumer.runtime.deadline import Deadline
@@ -52,7 +52,7 @@ def run_list(arguments: argparse.Namespace) -> int:
         return 0 if whole else 1
 
 
-def _all_groups(connection: ClusterConnection) -> Iterable[PointerNodes]:
+def _all_groups(connection: ClusterClient) -> Iterable[PointerNodes]:
     names = connection.session.children(paths.CONSUMERS, Deadline(connection.timeout)) or ()
     for name in sorted(names):
         if name_problem(name) is None:

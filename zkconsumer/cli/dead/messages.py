@@ -24,11 +24,11 @@ from zkconsumer.cli.dead.selected import (
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import JSON, as_json, data_field, printable
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.runtime.deadline import Deadline
 
 LARGEST = 64 * 1024 * 1024
@@ -111,7 +111,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         raise ConfigException(str(path), f"cannot be written: {error.strerror or error}") from None
 
 
-def read_messages(connection: ClusterConnection, selected: Sequence[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
+def read_messages(connection: ClusterClient, selected: Sequence[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
     """Yield each pointer with its message, which has a problem if it is gone or cannot be read."""
     timeout = connection.timeout
     settings = FetchSettings(
@@ -124,7 +124,7 @@ def read_messages(connection: ClusterConnection, selected: Sequence[Selected]) -
         socket_timeout=timeout,
         receive_buffer=65536,
         backoff=0.2,
-        security=connection.security,
+        security=connection.channels.security,
         largest_batch=LARGEST,
     )
     with closing(MessageLookup(settings, connection.brokers)) as lookup:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from zkconsumer.cli.tables import printable
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.migration.planning import PartitionSelection, parse_selection
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -109,7 +109,7 @@ def filter_of(arguments: argparse.Namespace) -> PointerFilter:
     )
 
 
-def pointer_nodes(connection: ClusterConnection, group: str) -> PointerNodes:
+def pointer_nodes(connection: ClusterClient, group: str) -> PointerNodes:
     """Return the pointers of a group that ZooKeeper knows.
 
     Raises: UnknownGroupError; ConfigException for a group that the brokers coordinate; RegistryError, BrokerError.

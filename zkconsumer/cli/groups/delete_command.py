@@ -13,11 +13,11 @@ from zkconsumer.cli.groups.arguments import selection_of
 from zkconsumer.cli.groups.group_output import complain_of_unknown, say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.tables import TABLE, Cell, Column, Table, printable, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration.planning import PartitionSelection
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_deletion import NO_PARTITION, NOT_EMPTY, NOT_FOUND
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -31,7 +31,7 @@ _NO_NUMBER = -1
 # ---- groups ----
 
 
-def delete_groups(source: SnapshotSource, connection: ClusterConnection, arguments: argparse.Namespace) -> int:
+def delete_groups(source: SnapshotSource, connection: ClusterClient, arguments: argparse.Namespace) -> int:
     """Delete groups, or tell what would be deleted. Return the exit code: 1 if any group cannot be deleted."""
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     found = {name: source.snapshot(name) for name in names}
@@ -51,7 +51,7 @@ def delete_groups(source: SnapshotSource, connection: ClusterConnection, argumen
     return _FAILED if failed else 0
 
 
-def _deleted(connection: ClusterConnection, snapshot: GroupSnapshot) -> str:
+def _deleted(connection: ClusterClient, snapshot: GroupSnapshot) -> str:
     """Delete a group. Return the reason why it was not, also if the outcome is unknown."""
     try:
         return group_deletion.delete_group(connection, snapshot, Deadline(connection.timeout))
@@ -95,7 +95,7 @@ def _groups_table(found: Mapping[str, GroupSnapshot], failed: Mapping[str, str],
 # ---- offsets ----
 
 
-def delete_offsets(source: SnapshotSource, connection: ClusterConnection, arguments: argparse.Namespace) -> int:
+def delete_offsets(source: SnapshotSource, connection: ClusterClient, arguments: argparse.Namespace) -> int:
     """Delete a group's offsets, or tell which would be deleted. Return the exit code: 1 if any cannot be deleted."""
     (name,) = arguments.group
     snapshot = source.snapshot(name)
@@ -119,7 +119,7 @@ def delete_offsets(source: SnapshotSource, connection: ClusterConnection, argume
 
 
 def _offsets_of(
-    side: GroupSide, selection: PartitionSelection, connection: ClusterConnection, *, execute: bool
+    side: GroupSide, selection: PartitionSelection, connection: ClusterClient, *, execute: bool
 ) -> dict[TopicPartition, str]:
     """Return the status of each selected partition, after deleting its offset if ``execute`` is given."""
     snapshot = side.snapshot

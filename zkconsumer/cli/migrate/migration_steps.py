@@ -15,6 +15,7 @@ from time import monotonic, sleep
 from typing import TypeVar
 
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cluster.group_offsets import batches
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
 from zkconsumer.core.migration.planning import (
     AheadPolicy,
@@ -35,7 +36,6 @@ from zkconsumer.core.migration.planning import (
 )
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import batches
 from zkconsumer.operations.new_file import write_new
 
 FAILED, NOTHING, UNDECIDED, LIVE = 1, 3, 4, 5

@@ -13,11 +13,11 @@ from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_connection, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration.planning import Store
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
@@ -93,9 +93,7 @@ def _goes(one: DeadOffset, arguments: argparse.Namespace) -> bool:
     return one.reason is not DeadReason.UNSUBSCRIBED or bool(arguments.unsubscribed)
 
 
-def _delete(
-    connection: ClusterConnection, plan: PrunePlan, stores: Sequence[Store], arguments: argparse.Namespace
-) -> int:
+def _delete(connection: ClusterClient, plan: PrunePlan, stores: Sequence[Store], arguments: argparse.Namespace) -> int:
     with StopSignals() as stop, OperatedGroup(connection, plan.group) as group:
         report = WriteReport(connection.timeout, WAIT, connect_options(arguments), stop)
         # an offset that cannot be deleted in ZooKeeper is no dead one in Kafka either
@@ -131,7 +129,7 @@ def _expected(dead: Sequence[DeadOffset]) -> dict[TopicPartition, int | None]:
     return {one.partition: one.offset if one.offset is not None and one.offset >= 0 else None for one in dead}
 
 
-def _remove_empty(connection: ClusterConnection, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:
+def _remove_empty(connection: ClusterClient, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:
     """Delete the parents of the deleted nodes of topics that do not exist, if they are empty. Raises RegistryError."""
     deadline = Deadline(connection.timeout)
     for topic in sorted({one.partition.topic for one in dead if one.reason is DeadReason.NO_TOPIC}):

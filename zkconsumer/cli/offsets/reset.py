@@ -21,11 +21,11 @@ from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import connect_options, open_connection, open_source
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration.files import format_csv, parse_csv
 from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
@@ -44,7 +44,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run and not arguments.execute:
         print(MISSING_EXECUTE, file=sys.stderr)
     with ExitStack() as stack:
-        connection: ClusterConnection | None = None
+        connection: ClusterClient | None = None
         if arguments.snapshots:
             source: SnapshotSource = stack.enter_context(open_source(arguments))
         else:
@@ -70,9 +70,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
 # ---- the plans ----
 
 
-def _plans(
-    arguments: argparse.Namespace, source: SnapshotSource, connection: ClusterConnection | None
-) -> list[ResetPlan]:
+def _plans(arguments: argparse.Namespace, source: SnapshotSource, connection: ClusterClient | None) -> list[ResetPlan]:
     (scenario,) = scenario_of(arguments)
     selection = parse_selection(arguments.topic)
     now = time.time_ns() // 1_000_000
@@ -109,7 +107,7 @@ def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
 
 
 def _with_times(
-    connection: ClusterConnection,
+    connection: ClusterClient,
     snapshot: GroupSnapshot,
     target: ResetTarget,
     selection: PartitionSelection,
@@ -142,7 +140,7 @@ def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicParti
 # ---- the writes ----
 
 
-def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, arguments: argparse.Namespace) -> None:
+def _write(report: WriteReport, connection: ClusterClient, plan: ResetPlan, arguments: argparse.Namespace) -> None:
     """Write one group's offsets: first those in ZooKeeper, which count if it is interrupted then."""
     if not plan.resets:
         return

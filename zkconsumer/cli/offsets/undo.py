@@ -12,12 +12,12 @@ from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration.files import Backup, parse_backup
 from zkconsumer.core.migration.planning import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_reset import adopting_owners, brokers_refusal, unread
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
@@ -86,7 +86,7 @@ def _read(path: Path) -> Backup:
 
 
 def _undo(
-    report: WriteReport, connection: ClusterConnection, name: str, backup: Backup, arguments: argparse.Namespace
+    report: WriteReport, connection: ClusterClient, name: str, backup: Backup, arguments: argparse.Namespace
 ) -> list[tuple[str | int | None, ...]]:
     """Undo one file. Return its rows of the table."""
     if backup.cluster != connection.zookeeper:
@@ -116,7 +116,7 @@ def _undo(
         return [_row(backup.group, step) for step in plan.steps]
 
 
-def _refusals(connection: ClusterConnection, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
+def _refusals(connection: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
     """Return the partitions with live owners that adopt, and why offsets must not be written now."""
     snapshot = LiveSource(connection).snapshot(backup.group)
     texts = unread(snapshot, (backup.store,)) + [text for text in (brokers_refusal(snapshot),) if text]

@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.chroot_probe import closing_session, roots_beside
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.doctor.findings import ClockProbe
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.runtime.deadline import Deadline
@@ -27,7 +27,7 @@ MOST_GROUPS = 20
 
 
 def chroots_beside(
-    connection: ClusterConnection, groups: Sequence[str]
+    connection: ClusterClient, groups: Sequence[str]
 ) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
     """Return for each group the chroots of these servers with their contents, of ``brokers`` and ``group``.
 
@@ -51,7 +51,7 @@ def chroots_beside(
         return None
 
 
-def with_rights(connection: ClusterConnection, snapshot: GroupSnapshot) -> GroupSnapshot:
+def with_rights(connection: ClusterClient, snapshot: GroupSnapshot) -> GroupSnapshot:
     """Return the snapshot with the rights on single owner and offset nodes as well.
 
     Members with different logins make nodes of different rights in one parent. Of very many nodes only the first are
@@ -81,7 +81,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
+def probe_clock(connection: ClusterClient, group: str) -> ClockProbe:
     """Make one ephemeral node below the group's, or in the root, read when ZooKeeper made it, and delete it.
 
     Members do not watch these places. A node below ``/consumers`` itself would be a group for other tools.

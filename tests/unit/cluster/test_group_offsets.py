@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from zkconsumer.cluster.group_offsets import BATCH, ZooKeeperSide, batches
 from zkconsumer.core.migration.planning import MoveVerdict, Step, StoreEntry
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import BATCH, ZooKeeperSide, batches
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper.session import Session
