@@ -42,8 +42,8 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 def connect_options(arguments: argparse.Namespace) -> str:
     """Return the options to connect with, for a command line to copy."""
     names = ("zookeeper", "bootstrap_server", "command_config")
-    given = [(name, getattr(arguments, name)) for name in names if getattr(arguments, name)]
-    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
+    given = [(name, getattr(arguments, name, None)) for name in names]
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given if value)
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:

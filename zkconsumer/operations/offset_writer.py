@@ -14,7 +14,7 @@ One thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from zkconsumer.cluster.group_offsets import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
 from zkconsumer.core.migration.files import Backup, format_backup
-from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
+from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
@@ -385,8 +385,7 @@ class OffsetRun:
             before = None if step.before is None else step.before.valid
             try:
                 if self.computed is not None and step.after is not None:
-                    new = {step.partition: self.computed(step.partition, before)}
-                    step = replace(step, after=dict(written_entries(self.side.store, new))[step.partition])
+                    step = replace(step, after=stored_as(self.side.store, self.computed(step.partition, before)))
             except ValueError as error:
                 refused[step.partition] = str(error)
                 continue
@@ -434,12 +433,15 @@ class OffsetRun:
     def _note(self, steps: Sequence[Step], state: WriteState, why: str) -> None:
         self.results.update((step.partition, WriteResult(state, why)) for step in steps)
 
-    def settle(self) -> None:
-        """Read partitions with unknown results again. A partition that cannot be read keeps its result."""
+    def settle(self, *, always: bool = False) -> Mapping[TopicPartition, StoreEntry] | None:
+        """Read the store again if a result is unknown, or ``always``, and complete the unknown results.
+
+        Return what is there now, None if it was not read. A partition that cannot be read keeps its result.
+        """
         unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
-        held = self._read_back() if unknown else None
+        held = self._read_back() if unknown or always else None
         if held is None:
-            return
+            return None
         for step in unknown:
             now = held.get(step.partition)
             if now == step.after and now != step.before:
@@ -447,6 +449,7 @@ class OffsetRun:
             elif now == step.before and now != step.after:
                 why = self.results[step.partition].why
                 self.results[step.partition] = WriteResult(WriteState.NOT_WRITTEN, why)
+        return held
 
     def _read_back(self) -> dict[TopicPartition, StoreEntry] | None:
         """Return what is there now, None if that cannot be seen in time. A lost connection may come back."""
@@ -491,9 +494,3 @@ def wait_until_followed(
         if not late or stopped() or monotonic() >= until:
             return late
         sleep(_LOOK_AGAIN)
-
-
-def written_entries(store: Store, offsets: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, StoreEntry]]:
-    """Return the entries of a store after a write of these offsets."""
-    for tp, offset in offsets.items():
-        yield (tp, StoreEntry(offset, text=str(offset)) if store is Store.ZOOKEEPER else StoreEntry(offset))

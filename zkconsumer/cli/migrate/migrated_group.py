@@ -1,24 +1,46 @@
-"""The offsets of a group to migrate: in ZooKeeper, at the coordinator, and the partitions' logs.
-
-The main thread uses it. Each connection opens when it is first needed and closes at the end of the ``with`` block.
-"""
+"""The offsets of a group to migrate: in ZooKeeper, at the coordinator, and the partitions' logs. The main thread's."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.group_offsets import KafkaSide, OffsetsPlace, ZooKeeperSide
+from zkconsumer.cluster.group_offsets import REASONS, KafkaSide, OffsetsPlace, ZooKeeperSide
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogRange, Store
+from zkconsumer.core.migration.planning import LogRange, Step, Store
 from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.fenced_writes import Outcome
+
+
+class MemberlessSide:
+    """A store to write. It looks for live members, and at the offsets in Kafka, right before each write.
+
+    Arguments: ``live`` returns the live members that forbid a write.
+    """
+
+    def __init__(self, side: OffsetsPlace, live: Callable[[], Sequence[str]]) -> None:
+        self._side = side
+        self._live = live
+        self.store, self.read, self.members = side.store, side.read, side.members
+
+    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        """Write the steps whose offsets are those that the undo file has. Raises as :class:`OffsetsPlace`."""
+        if live := self._live():
+            return dict.fromkeys((step.partition for step in steps), f"{live[0]} has come meanwhile")
+        refused: dict[TopicPartition, str] = {}
+        if self.store is Store.KAFKA:  # a commit names no version, so it would overwrite what came meanwhile
+            held = self.read(deadline)
+            moved = [step.partition for step in steps if held.get(step.partition) != step.before]
+            refused = dict.fromkeys(moved, REASONS[Outcome.OFFSET_MOVED])
+        allowed = [step for step in steps if step.partition not in refused]
+        return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
 
 
 class MigratedGroup:
-    """One group on one cluster. A context manager.
+    """One group on one cluster. A context manager; each connection opens when it is first needed.
 
     Arguments: ``config`` with the addresses and the security; ``timeout`` of each read or write in seconds.
     """
@@ -26,6 +48,7 @@ class MigratedGroup:
     def __init__(self, config: ConsumerConfig, timeout: float) -> None:
         self.group = config.group_id
         self.cluster = config.zookeeper_connect
+        self.timeout = timeout
         self._client = ClusterClient(config, timeout, socket_timeout=config.socket_timeout_ms / 1000)
         self._kafka = KafkaSide(self._client, self.group)
 
@@ -40,7 +63,7 @@ class MigratedGroup:
 
     def deadline(self) -> Deadline:
         """Return the deadline of one read or write."""
-        return Deadline(self._client.timeout)
+        return Deadline(self.timeout)
 
     def side(self, store: Store) -> OffsetsPlace:
         """Return one of the stores."""

@@ -23,13 +23,13 @@ from zkconsumer.cli.source_arguments import connect_options, open_connection, op
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration.files import format_csv, parse_csv
-from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection
+from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
-from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState, written_entries
+from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState
 from zkconsumer.operations.operated_topics import offsets_by_time, times_of, with_topics
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -159,7 +159,7 @@ def _write(report: WriteReport, connection: ClusterClient, plan: ResetPlan, argu
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
-            wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
+            wanted = {one.partition: stored_as(store, one.new) for one in resets}
             expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
