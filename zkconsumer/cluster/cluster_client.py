@@ -194,14 +194,10 @@ class ClusterClient:
         if self._session is None:
             if self._closed:  # a thread that a close left behind must not begin another session
                 raise RegistryUnavailableError("the client of the cluster was closed")
-            session = self.new_session()
+            session = zookeeper_session(self.config, self._on_change)
             session.open(deadline)
             self._session = session
         return self._session
-
-    def new_session(self, connect: str | None = None) -> Session:
-        """Return another session with the same login, not open; ``connect`` as for :func:`zookeeper_session`."""
-        return zookeeper_session(self.config, self._on_change, connect)
 
     # ---- brokers ----
 

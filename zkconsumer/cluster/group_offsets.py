@@ -16,7 +16,7 @@ from time import sleep
 from typing import Protocol, TypeVar
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.migration.planning import MoveVerdict, Step, Store, StoreEntry
+from zkconsumer.core.offset_moves import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,

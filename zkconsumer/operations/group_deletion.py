@@ -108,19 +108,19 @@ def _not_empty(live: Collection[str]) -> str:
     return f"{NOT_EMPTY} ({first_of(live, 3)})" if live else ""
 
 
-def delete_group(connection: ClusterClient, snapshot: GroupSnapshot, deadline: Deadline) -> str:
+def delete_group(client: ClusterClient, snapshot: GroupSnapshot, deadline: Deadline) -> str:
     """Delete the group wherever the snapshot has it. Return the reason why not, or an empty text.
 
     Raises: RegistryError, BrokerError if the outcome is unknown.
     """
     if snapshot.in_zookeeper:
-        done = group_nodes.delete_group(connection.open_session(deadline), snapshot.group, deadline)
+        done = group_nodes.delete_group(client.open_session(deadline), snapshot.group, deadline)
         if done.result is not Removal.DONE:
             partly = f"; {done.deleted} of {done.total} nodes were deleted" if done.deleted else ""
             where = f" ({first_of(done.nodes, 3)})" if done.nodes else ""
             return f"{_REMOVALS.get(done.result, done.result.value)}{where}{partly}"
     if snapshot.in_kafka:
-        with closing(KafkaSide(connection, snapshot.group)) as side:
+        with closing(KafkaSide(client, snapshot.group)) as side:
             try:
                 side.delete_group(deadline)
             except BrokerResponseError as error:
@@ -130,7 +130,7 @@ def delete_group(connection: ClusterClient, snapshot: GroupSnapshot, deadline: D
 
 
 def delete_zookeeper_offsets(
-    connection: ClusterClient, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
+    client: ClusterClient, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offset nodes whose versions are those of the snapshot. Returns the reason for each refused partition.
 
@@ -140,14 +140,14 @@ def delete_zookeeper_offsets(
     refused = {tp: "the version of its node is unknown" for tp, node in found.items() if node.stat is None}
     changes = [Change(tp, None, node.stat.version) for tp, node in found.items() if node.stat is not None]
     if changes:
-        session = connection.open_session(deadline)
+        session = client.open_session(deadline)
         outcomes = fenced_writes.write_unowned(session, snapshot.group, changes, deadline)
         refused |= {tp: _OUTCOMES.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
     return refused
 
 
 def delete_kafka_offsets(
-    connection: ClusterClient, group: str, partitions: Collection[TopicPartition], deadline: Deadline
+    client: ClusterClient, group: str, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offsets at the coordinator. Returns the reason for each refused partition.
 
@@ -155,7 +155,7 @@ def delete_kafka_offsets(
     """
     wanted = sorted(partitions)
     codes: dict[TopicPartition, int] = {}
-    with closing(KafkaSide(connection, group)) as side:
+    with closing(KafkaSide(client, group)) as side:
         try:
             for start in range(0, len(wanted), BATCH):
                 codes |= side.delete_offsets(wanted[start : start + BATCH], deadline)

@@ -24,8 +24,8 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from zkconsumer.cluster.group_offsets import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
-from zkconsumer.core.migration.files import Backup, format_backup
-from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
+from zkconsumer.core.offset_files import Backup, format_backup
+from zkconsumer.core.offset_moves import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode

@@ -64,8 +64,8 @@ class CoordinatorQueryCluster(QueryCluster):
         missing = () if allowed is not None else tuple(topic for topic in named if topic not in counts)
         return tuple(sorted(found)), missing
 
-    def find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """Do as :meth:`QueryCluster.find_leaders`. Raises BrokerError; RegistryError if ZooKeeper names the brokers."""
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        """Ask a broker. Raises BrokerError; RegistryError if ZooKeeper names the brokers."""
         topics = sorted({tp.topic for tp in partitions})
         told = self._ask_brokers(lambda channel, deadline: channel.metadata(topics, deadline))
         known = {endpoint.broker_id: endpoint for endpoint in self._brokers}

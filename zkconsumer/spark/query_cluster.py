@@ -86,7 +86,7 @@ class QueryCluster(ABC):
         """
 
     @abstractmethod
-    def find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
         """Look up the leader of each partition. Raises as :meth:`leaders`."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class QueryCluster(ABC):
 
         Raises NoBrokersError, NoReachableEndpointError, RegistryError, BrokerError.
         """
-        found, asked = self.find_leaders(partitions), set(partitions)
+        found, asked = self._find_leaders(partitions), set(partitions)
         self._leaders = {tp: where for tp, where in self._leaders.items() if tp not in asked} | found
         return found
 

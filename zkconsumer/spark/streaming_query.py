@@ -34,6 +34,7 @@ from zkconsumer.spark.offset_ranges import (
     LogSpan,
     Progress,
     Span,
+    TriggerDelay,
     advance,
     decode_progress,
     encode_progress,
@@ -46,7 +47,6 @@ from zkconsumer.spark.offset_ranges import (
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
-from zkconsumer.spark.trigger_delay import TriggerDelay
 
 log = logging.getLogger(__name__)
 

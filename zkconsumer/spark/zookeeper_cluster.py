@@ -91,7 +91,7 @@ class ZooKeeperQueryCluster(QueryCluster):
 
     def _session_changed(self, change: SessionChanged) -> None:
         """Doubt all nodes when the connection breaks. Called on kazoo's connection thread."""
-        super()._session_changed(change)
+        log.debug("ZooKeeper session: %s", change.state.value)
         nodes = self.nodes
         if nodes is not None and change.state is not SessionState.CONNECTED:
             nodes.doubt()
@@ -149,8 +149,8 @@ class ZooKeeperQueryCluster(QueryCluster):
         ids = paths.ids(group)
         return tuple(sorted(self._look(Look(children=[ids])).children[ids] or ()))
 
-    def find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """Do as :meth:`QueryCluster.find_leaders`. Raises NoBrokersError, NoReachableEndpointError, RegistryError."""
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        """Look at the nodes. Raises NoBrokersError, NoReachableEndpointError, RegistryError."""
         state_paths = [paths.partition_state(tp) for tp in partitions]
         ids = broker_ids(self._look(Look(children=[paths.BROKER_IDS])).children[paths.BROKER_IDS])
         broker_paths = [paths.broker(broker_id) for broker_id in ids]

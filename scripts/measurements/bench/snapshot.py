@@ -71,7 +71,7 @@ def _measure(source: LiveSource, fresh: Any, times: int) -> dict[str, list[float
         eventually(lambda: _complete(source.snapshot("g")), 60, "the broker knows all partitions")
         for _ in range(times):
             begun = perf_counter()
-            reader = ZooKeeperReader(source.connection.session, SnapshotDraft("g", 0), Deadline(_TIMEOUT_S))
+            reader = ZooKeeperReader(source.client.session, SnapshotDraft("g", 0), Deadline(_TIMEOUT_S))
             assert reader.read()
             seconds["ZooKeeper"].append(perf_counter() - begun)
             begun = perf_counter()

@@ -19,7 +19,7 @@ from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaSide, ZooKeeperSide
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogRange, Step
+from zkconsumer.core.offset_moves import LogRange, Step
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from zkconsumer.cluster.group_offsets import BATCH, ZooKeeperSide, batches
-from zkconsumer.core.migration.planning import MoveVerdict, Step, StoreEntry
+from zkconsumer.core.offset_moves import MoveVerdict, Step, StoreEntry
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper

@@ -37,7 +37,7 @@ class FakeCluster(QueryCluster):
     def live_members(self, group: str) -> tuple[str, ...]:
         return self.members
 
-    def find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
         return dict.fromkeys(partitions, HERE)
 
     def seen_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:

@@ -16,7 +16,7 @@ from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.cli.source_arguments import connect_options
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import AheadPolicy, OutOfRangePolicy, Store, parse_selection
+from zkconsumer.core.offset_moves import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.command_config import read_properties
 

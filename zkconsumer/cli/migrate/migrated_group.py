@@ -8,7 +8,7 @@ from typing import Self
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import REASONS, KafkaSide, OffsetsPlace, ZooKeeperSide
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogRange, Step, Store
+from zkconsumer.core.offset_moves import LogRange, Step, Store
 from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline

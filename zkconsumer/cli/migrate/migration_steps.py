@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from zkconsumer.cli.migrate.migrated_group import MemberlessSide, MigratedGroup
 from zkconsumer.cli.offsets.stop_signals import StopSignals
-from zkconsumer.core.migration.files import format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.planning import (
+from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_moves import (
     AheadPolicy,
     MovePlan,
     MoveVerdict,

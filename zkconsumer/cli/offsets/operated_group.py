@@ -6,16 +6,16 @@ from typing import Self
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaSide, OffsetsPlace
-from zkconsumer.core.migration.planning import Store
+from zkconsumer.core.offset_moves import Store
 from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperSide, OwnerCheckedKafkaSide
 
 
 class OperatedGroup:
-    """One group on one cluster. A context manager; it does not close the connection."""
+    """One group on one cluster. A context manager; it does not close the client."""
 
-    def __init__(self, connection: ClusterClient, group: str) -> None:
+    def __init__(self, client: ClusterClient, group: str) -> None:
         self.group = group
-        self.connection = connection
+        self.client = client
         self._kafka: KafkaSide | None = None
 
     def __enter__(self) -> Self:
@@ -28,7 +28,7 @@ class OperatedGroup:
     def side(self, store: Store) -> OffsetsPlace:
         """Return one of the stores. Raises ConfigException if ZooKeeper is needed and was not named; RegistryError."""
         if store is Store.ZOOKEEPER:
-            return OwnedZooKeeperSide(self.connection.session, self.group)
-        self._kafka = self._kafka or KafkaSide(self.connection, self.group)
-        owners = GroupOwners(self.connection.session, self.group) if self.connection.zookeeper else None
+            return OwnedZooKeeperSide(self.client.session, self.group)
+        self._kafka = self._kafka or KafkaSide(self.client, self.group)
+        owners = GroupOwners(self.client.session, self.group) if self.client.zookeeper else None
         return OwnerCheckedKafkaSide(self._kafka, owners)

@@ -14,8 +14,8 @@ from pathlib import Path
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
-from zkconsumer.core.migration.planning import Store, StoreEntry
 from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.offset_moves import Store, StoreEntry
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.offset_writer import (
@@ -65,7 +65,7 @@ class WriteReport:
     def perform(self, group: OperatedGroup, change: StoreChange, undo_file: Path | None) -> OffsetRun:
         """Make the changes of one store, and tell what became of them. Raises as :class:`OffsetRun` before a write."""
         side = group.side(change.store)
-        cluster = group.connection.zookeeper
+        cluster = group.client.zookeeper
         run = OffsetRun(group.group, cluster, side, self.timeout, self.stop, computed=change.computed)
         wanted = run.begin(change.wanted, change.expected, change.live)
         saved = run.save(undo_file) if wanted else None
