@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from threading import Event
 from typing import NamedTuple, TypeVar
 
+from zkconsumer.core.offset_moves import LogRange
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -152,6 +153,13 @@ class OffsetLookup:
             if len(found) < len(wanted) and (deadline.expired or self._closing.wait(deadline.bounded(self._backoff))):
                 missing = ", ".join(str(tp) for tp in sorted(wanted) if tp not in found)
                 raise BrokerUnavailableError(f"no offset could be looked up for {missing}: {trouble or 'no leader'}")
+
+    def logs(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, LogRange]:
+        """Return the log of each partition. Raises as :meth:`find`."""
+        ends = self.find(dict.fromkeys(partitions, LATEST), deadline)
+        starts = self.find(dict.fromkeys(partitions, EARLIEST), deadline)
+        # the start may have moved beyond the end, which was read before it
+        return {tp: LogRange(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in partitions}
 
     def _ask(
         self,

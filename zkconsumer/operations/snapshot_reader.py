@@ -2,7 +2,7 @@
 
 Offsets are read before the ends of the logs, so that a lag is never negative because of the order. When a side does not
 answer, the snapshot has what the other one knows, and a problem says what is missing. :func:`with_topics` adds topics
-that the group does not use, and :func:`offsets_by_time` looks up offsets. One thread at a time calls.
+that the group does not use. One thread at a time calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
 from zkconsumer.fetch.message_times import message_times
-from zkconsumer.kafka import EARLIEST, LATEST, error_codes
+from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
@@ -199,18 +199,9 @@ def with_topics(client: ClusterClient, snapshot: GroupSnapshot, topics: Collecti
         if code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             known[topic] = TopicNode((), problem=error_codes.name(code))
     wanted = [TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers]
-    ends = offsets_by_time(client, dict.fromkeys(wanted, LATEST))
-    starts = offsets_by_time(client, dict.fromkeys(wanted, EARLIEST))
-    logs = {tp: LogState(starts[tp], ends[tp], seen.partitions[tp].leader) for tp in wanted}
+    spans = client.lookup.logs(wanted, Deadline(client.timeout))
+    logs = {tp: LogState(*span, seen.partitions[tp].leader) for tp, span in spans.items()}
     return replace(snapshot, topics={**snapshot.topics, **known}, logs={**snapshot.logs, **logs})
-
-
-def offsets_by_time(client: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    """Return the offset of the first message that is not older than a time, None if there is none.
-
-    A time is in milliseconds since 1970; -1 stands for the log's end, -2 for its beginning. Raises BrokerError.
-    """
-    return client.lookup.find(times, Deadline(client.timeout)) if times else {}
 
 
 def times_of(

@@ -6,6 +6,6 @@
 
 from zkconsumer.wiring.builder import build_member
 from zkconsumer.wiring.member_lifecycle import GroupMember
-from zkconsumer.wiring.member_parts import MemberEnvironment, fetch_settings
+from zkconsumer.wiring.member_parts import MemberEnvironment
 
-__all__ = ["GroupMember", "MemberEnvironment", "build_member", "fetch_settings"]
+__all__ = ["GroupMember", "MemberEnvironment", "build_member"]

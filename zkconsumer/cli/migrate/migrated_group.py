@@ -9,7 +9,6 @@ from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import REASONS, KafkaSide, OffsetsPlace, ZooKeeperSide
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import LogRange, Step, Store
-from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import Outcome
@@ -73,7 +72,4 @@ class MigratedGroup:
         """Return the logs of the partitions that exist. Raises RegistryError, BrokerError."""
         topics = {tp.topic for tp in partitions}
         wanted = sorted(self._client.describe(topics, self.deadline()).partitions.keys() & set(partitions))
-        ends = self._client.lookup.find(dict.fromkeys(wanted, LATEST), self.deadline())
-        starts = self._client.lookup.find(dict.fromkeys(wanted, EARLIEST), self.deadline())
-        # the start may have moved beyond the end, which was read before it
-        return {tp: LogRange(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in wanted}
+        return self._client.lookup.logs(wanted, self.deadline())

@@ -30,8 +30,9 @@ from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState
-from zkconsumer.operations.snapshot_reader import LiveSource, offsets_by_time, times_of, with_topics
+from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.operations.snapshot_source import SnapshotSource
+from zkconsumer.runtime.deadline import Deadline
 
 
 def run_reset(arguments: argparse.Namespace) -> int:
@@ -118,7 +119,7 @@ def _with_times(
     chosen = [tp for tp in asked if tp in selection and (selection.topics or tp in held)]
     # a time before 1970 is before every message
     times = dict.fromkeys(chosen, max(0, wanted_time))
-    return replace(target, by_time=offsets_by_time(client, times))
+    return replace(target, by_time=client.lookup.find(times, Deadline(client.timeout)))
 
 
 def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicPartition, int]]:
