@@ -46,8 +46,8 @@ BATCH = 200
 REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
 
 
-class OffsetsPlace(Protocol):
-    """One of the two stores that a migration moves offsets between."""
+class GroupOffsets(Protocol):
+    """The offsets of one group in one of the two stores."""
 
     @property
     def store(self) -> Store:
@@ -57,7 +57,7 @@ class OffsetsPlace(Protocol):
         """Return all offsets of the group. Raises RegistryError, BrokerError if any of them is unknown."""
 
     def members(self, deadline: Deadline) -> list[str]:
-        """Return the live members that this side coordinates, by names that people know. Raises as :meth:`read`."""
+        """Return the group's live members with these servers, by names that people know. Raises as :meth:`read`."""
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
@@ -66,7 +66,7 @@ class OffsetsPlace(Protocol):
         """
 
 
-class ZooKeeperSide:
+class ZooKeeperGroupOffsets:
     """The nodes below ``/consumers/<group>``. ``versions`` has the data version of each offset node as last read."""
 
     store = Store.ZOOKEEPER
@@ -115,7 +115,7 @@ def node_content(step: Step) -> bytes | None:
     return (str(offset) if offset is not None and not text else text).encode("utf-8", "surrogateescape")
 
 
-class KafkaSide:
+class KafkaGroupOffsets:
     """The offsets that a group's coordinator keeps. ``close`` ends its connections, and not those of the client."""
 
     store = Store.KAFKA

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.group_offsets import BATCH, KafkaSide
+from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
@@ -120,9 +120,9 @@ def delete_group(client: ClusterClient, snapshot: GroupSnapshot, deadline: Deadl
             where = f" ({first_of(done.nodes, 3)})" if done.nodes else ""
             return f"{_REMOVALS.get(done.result, done.result.value)}{where}{partly}"
     if snapshot.in_kafka:
-        with closing(KafkaSide(client, snapshot.group)) as side:
+        with closing(KafkaGroupOffsets(client, snapshot.group)) as offsets:
             try:
-                side.delete_group(deadline)
+                offsets.delete_group(deadline)
             except BrokerResponseError as error:
                 also = "; its nodes in ZooKeeper were deleted" if snapshot.in_zookeeper else ""
                 return _TEXTS.get(error.code, str(error)) + also
@@ -155,10 +155,10 @@ def delete_kafka_offsets(
     """
     wanted = sorted(partitions)
     codes: dict[TopicPartition, int] = {}
-    with closing(KafkaSide(client, group)) as side:
+    with closing(KafkaGroupOffsets(client, group)) as offsets:
         try:
             for start in range(0, len(wanted), BATCH):
-                codes |= side.delete_offsets(wanted[start : start + BATCH], deadline)
+                codes |= offsets.delete_offsets(wanted[start : start + BATCH], deadline)
         except BrokerResponseError as error:
             codes |= {tp: error.code for tp in wanted if tp not in codes}
     return _texts(codes)

@@ -17,7 +17,7 @@ from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.group_offsets import KafkaSide, ZooKeeperSide
+from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import LogRange, Step
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
@@ -60,7 +60,9 @@ class World(CommandLine):
         return {tp[1]: offset for tp, offset in self.cluster.committed("g").items()}
 
 
-def before_writes(monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperSide | KafkaSide], world: World) -> None:
+def before_writes(
+    monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperGroupOffsets | KafkaGroupOffsets], world: World
+) -> None:
     write = side.write
 
     def watched(self: Any, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
@@ -82,7 +84,7 @@ def world(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
             cluster.append("t", partition, [b"m"] * 90)
             cluster.truncate_before("t", partition, 10)
         made = World(cluster, capsys)
-        for side in (ZooKeeperSide, KafkaSide):
+        for side in (ZooKeeperGroupOffsets, KafkaGroupOffsets):
             before_writes(monkeypatch, side, made)
         yield made
 
@@ -284,14 +286,14 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, m
 
 def after_writes(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
     """Act after each write to Kafka, before its answer."""
-    write = KafkaSide.write
+    write = KafkaGroupOffsets.write
 
-    def acting(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+    def acting(self: KafkaGroupOffsets, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         refused = write(self, steps, deadline)
         action()
         return refused
 
-    monkeypatch.setattr(KafkaSide, "write", acting)
+    monkeypatch.setattr(KafkaGroupOffsets, "write", acting)
 
 
 def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +403,7 @@ def test_what_went_wrong_is_said_and_not_that_time_was_over() -> None:
 
     client = Away(ConsumerConfig(zookeeper_connect="zk", group_id="g"))
     with pytest.raises(NoBrokersError, match="no broker is registered"):
-        KafkaSide(client, "g").members(Deadline(0.3))
+        KafkaGroupOffsets(client, "g").members(Deadline(0.3))
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.group_offsets import REASONS, KafkaSide, OffsetsPlace, ZooKeeperSide
+from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import LogRange, Step, Store
 from zkconsumer.model import TopicPartition
@@ -14,19 +14,19 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 
-class MemberlessSide:
+class MemberlessOffsets:
     """A store to write. It looks for live members, and at the offsets in Kafka, right before each write.
 
     Arguments: ``live`` returns the live members that forbid a write.
     """
 
-    def __init__(self, side: OffsetsPlace, live: Callable[[], Sequence[str]]) -> None:
-        self._side = side
+    def __init__(self, offsets: GroupOffsets, live: Callable[[], Sequence[str]]) -> None:
+        self._offsets = offsets
         self._live = live
-        self.store, self.read, self.members = side.store, side.read, side.members
+        self.store, self.read, self.members = offsets.store, offsets.read, offsets.members
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        """Write the steps whose offsets are those that the undo file has. Raises as :class:`OffsetsPlace`."""
+        """Write the steps whose offsets are those that the undo file has. Raises as :class:`GroupOffsets`."""
         if live := self._live():
             return dict.fromkeys((step.partition for step in steps), f"{live[0]} has come meanwhile")
         refused: dict[TopicPartition, str] = {}
@@ -35,7 +35,7 @@ class MemberlessSide:
             moved = [step.partition for step in steps if held.get(step.partition) != step.before]
             refused = dict.fromkeys(moved, REASONS[Outcome.OFFSET_MOVED])
         allowed = [step for step in steps if step.partition not in refused]
-        return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
+        return {**refused, **(self._offsets.write(allowed, deadline) if allowed else {})}
 
 
 class MigratedGroup:
@@ -49,7 +49,7 @@ class MigratedGroup:
         self.cluster = config.zookeeper_connect
         self.timeout = timeout
         self._client = ClusterClient(config, timeout, socket_timeout=config.socket_timeout_ms / 1000)
-        self._kafka = KafkaSide(self._client, self.group)
+        self._kafka = KafkaGroupOffsets(self._client, self.group)
 
     def __enter__(self) -> Self:
         """Connect. Raises RegistryError."""
@@ -64,9 +64,9 @@ class MigratedGroup:
         """Return the deadline of one read or write."""
         return Deadline(self.timeout)
 
-    def side(self, store: Store) -> OffsetsPlace:
+    def offsets(self, store: Store) -> GroupOffsets:
         """Return one of the stores."""
-        return ZooKeeperSide(self._client.session, self.group) if store is Store.ZOOKEEPER else self._kafka
+        return ZooKeeperGroupOffsets(self._client.session, self.group) if store is Store.ZOOKEEPER else self._kafka
 
     def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the logs of the partitions that exist. Raises RegistryError, BrokerError."""

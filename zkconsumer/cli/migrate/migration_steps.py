@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
 
-from zkconsumer.cli.migrate.migrated_group import MemberlessSide, MigratedGroup
+from zkconsumer.cli.migrate.migrated_group import MemberlessOffsets, MigratedGroup
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
 from zkconsumer.core.offset_moves import (
@@ -91,7 +91,7 @@ def verify(group: MigratedGroup, selection: PartitionSelection, wait: float) -> 
 
 
 def _compared(group: MigratedGroup, selection: PartitionSelection) -> list[PartitionComparison]:
-    held = {store: selection.of(group.side(store).read(group.deadline())) for store in Store}
+    held = {store: selection.of(group.offsets(store).read(group.deadline())) for store in Store}
     logs = group.logs({*held[Store.ZOOKEEPER], *held[Store.KAFKA]})
     return compare(held[Store.ZOOKEEPER], held[Store.KAFKA], logs)
 
@@ -100,7 +100,7 @@ def export(
     group: MigratedGroup, store: Store, selection: PartitionSelection, output: Path | None, *, with_group: bool
 ) -> int:
     """Write the offsets of a store as CSV. Return 0, 1 if an offset cannot be read, 3 if there is none."""
-    held = selection.of(group.side(store).read(group.deadline()))
+    held = selection.of(group.offsets(store).read(group.deadline()))
     for tp, entry in held.items():
         if entry.offset is None:
             complain(f"{tp}: {entry.problem}")
@@ -131,10 +131,10 @@ def move(
     """
     # before the first read; otherwise a member could commit and leave after the read, and its commit would be missed
     live = _live(group, target, options)
-    held = group.side(target).read(group.deadline())
+    held = group.offsets(target).read(group.deadline())
     wanted: StoreEntries
     if source is None:
-        wanted = group.side(target.other).read(group.deadline())
+        wanted = group.offsets(target.other).read(group.deadline())
     else:
         wanted = {tp: StoreEntry(offset) for tp, offset in _from_file(source, parse_csv, group.group).items()}
     wanted, held = selection.of(wanted), selection.of(held)
@@ -168,7 +168,7 @@ def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, op
         say(f"note: {file} was made with zookeeper.connect={backup.cluster}")
     saved = {tp: one for tp, one in backup.saved.items() if tp in selection}
     live = _live(group, backup.store, options)
-    held = {tp: e for tp, e in group.side(backup.store).read(group.deadline()).items() if tp in saved}
+    held = {tp: e for tp, e in group.offsets(backup.store).read(group.deadline()).items() if tp in saved}
     plan = plan_rollback(backup.store, saved, held, force=options.force)
     say(f"group {group.group}: {backup.store} as it was before {backup.when}")
     say(plan_table(plan.steps, "before", backup.store))
@@ -198,14 +198,14 @@ def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, liv
 def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> list[str]:
     """Return the live members. A rolling migration allows members on the side that is not written."""
     sides = [target] if options.rolling else list(Store)
-    return [f"{who} ({store})" for store in sides for who in group.side(store).members(group.deadline())]
+    return [f"{who} ({store})" for store in sides for who in group.offsets(store).members(group.deadline())]
 
 
 def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> int:
-    side = MemberlessSide(group.side(plan.target), lambda: _live(group, plan.target, options))
+    offsets = MemberlessOffsets(group.offsets(plan.target), lambda: _live(group, plan.target, options))
     expected = {step.partition: None if step.before is None else step.before.valid for step in plan.changes}
     with StopSignals() as stop:
-        run = OffsetRun(group.group, group.cluster, side, group.timeout, stop)
+        run = OffsetRun(group.group, group.cluster, offsets, group.timeout, stop)
         if run.begin({step.partition: step.after for step in plan.changes}, expected):
             kept = run.save(options.undo_file)
             say(f"what stands there now is kept in {kept}")
@@ -314,7 +314,7 @@ def comparison_table(compared: Sequence[PartitionComparison]) -> str:
 
 def _say_members(group: MigratedGroup) -> None:
     for store in Store:
-        names = group.side(store).members(group.deadline())
+        names = group.offsets(store).members(group.deadline())
         if names:
             say(f"live through {store}: {', '.join(names)}")
 

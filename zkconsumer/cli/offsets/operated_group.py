@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Self
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.group_offsets import KafkaSide, OffsetsPlace
+from zkconsumer.cluster.group_offsets import GroupOffsets, KafkaGroupOffsets
 from zkconsumer.core.offset_moves import Store
-from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperSide, OwnerCheckedKafkaSide
+from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperOffsets, OwnerCheckedKafkaOffsets
 
 
 class OperatedGroup:
@@ -16,7 +16,7 @@ class OperatedGroup:
     def __init__(self, client: ClusterClient, group: str) -> None:
         self.group = group
         self.client = client
-        self._kafka: KafkaSide | None = None
+        self._kafka: KafkaGroupOffsets | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -25,10 +25,10 @@ class OperatedGroup:
         if self._kafka is not None:
             self._kafka.close()
 
-    def side(self, store: Store) -> OffsetsPlace:
+    def offsets(self, store: Store) -> GroupOffsets:
         """Return one of the stores. Raises ConfigException if ZooKeeper is needed and was not named; RegistryError."""
         if store is Store.ZOOKEEPER:
-            return OwnedZooKeeperSide(self.client.session, self.group)
-        self._kafka = self._kafka or KafkaSide(self.client, self.group)
+            return OwnedZooKeeperOffsets(self.client.session, self.group)
+        self._kafka = self._kafka or KafkaGroupOffsets(self.client, self.group)
         owners = GroupOwners(self.client.session, self.group) if self.client.zookeeper else None
-        return OwnerCheckedKafkaSide(self._kafka, owners)
+        return OwnerCheckedKafkaOffsets(self._kafka, owners)

@@ -29,7 +29,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
-from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState
+from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
 from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.operations.snapshot_source import SnapshotSource
 from zkconsumer.runtime.deadline import Deadline
@@ -176,7 +176,7 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
 
 def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
     """Return the plan with those resets alone that were written to all stores, or are left to a live owner."""
-    runs = {run.side.store: run for run in report.runs if run.group == plan.group}
+    runs = {run.offsets.store: run for run in report.runs if run.group == plan.group}
     done = {one.partition for one in plan.resets} if runs else set()
     adopted: set[TopicPartition] = set()
     for store in plan.stores:
@@ -184,8 +184,8 @@ def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
         results = {} if run is None else run.results
         written = {tp for tp, result in results.items() if result.state is WriteState.WRITTEN}
         done &= written | adopted
-        if run is not None and isinstance(run.side, OwnedZooKeeperSide):
-            adopted = set(run.side.adopted)
+        if run is not None and isinstance(run.offsets, OwnedZooKeeperOffsets):
+            adopted = set(run.offsets.adopted)
     overwritten = {tp: before for run in runs.values() for tp, before in run.overwritten.items()}
     resets = [
         one.overwriting(overwritten[one.partition]) if one.partition in overwritten else one

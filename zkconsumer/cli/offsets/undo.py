@@ -92,8 +92,8 @@ def _undo(
     if backup.cluster != client.zookeeper:
         complain(f"note: {name} was made with zookeeper.connect={backup.cluster or 'nothing'}")
     with OperatedGroup(client, backup.group) as group:
-        side = group.side(backup.store)
-        held = {tp: one for tp, one in side.read(Deadline(client.timeout)).items() if tp in backup.saved}
+        offsets = group.offsets(backup.store)
+        held = {tp: one for tp, one in offsets.read(Deadline(client.timeout)).items() if tp in backup.saved}
         plan = plan_rollback(backup.store, backup.saved, held, force=arguments.force)
         live, refused = _refusals(client, backup, plan)
         for text in refused:
