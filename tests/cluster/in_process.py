@@ -14,7 +14,8 @@ from kazoo.exceptions import NoNodeError
 from tests.cluster.member_process import QUICK, Consumed
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.snapshot_reader import LiveSource
 
 
@@ -113,7 +114,7 @@ def client_of(connect: str, timeout: float = 10.0) -> Iterator[KazooClient]:
 def live_source(zookeeper: str | None, brokers: str | None = None, seconds: float = 10.0) -> Iterator[LiveSource]:
     """Give the source of group snapshots that commands use."""
     config, _ = command_config(zookeeper, brokers)
-    with closing(LiveSource(ClusterConnection(config, scaled(seconds)))) as source:
+    with closing(LiveSource(ClusterClient(config, scaled(seconds)))) as source:
         yield source
 
 

@@ -317,7 +317,7 @@ def test_our_clock(
     snapshot = doctor.look(staged.group)
 
     def probed() -> list[Finding]:
-        probe = cluster_probes.probe_clock(doctor.source.connection, staged.group)
+        probe = cluster_probes.probe_clock(doctor.source.client, staged.group)
         return [one for one in examine([snapshot], probe=probe) if one.check == "our-clock"]
 
     assert levels(probed()) == ["ok"]
@@ -358,7 +358,7 @@ def test_chroot_mistakes(zookeeper: KazooClient, cluster: DevCluster, new_group:
     chroot.put(f"/consumers/{group}/ids", b"")
     chroot.put(f"/{path}/consumers/{group}/ids", b"")
     with live_source(chroot.connect) as source:
-        beside = cluster_probes.chroots_beside(source.connection, [group])
+        beside = cluster_probes.chroots_beside(source.client, [group])
         assert beside is not None
         found = examine([source.snapshot(group)], chroots=beside[group])
     (one,) = [one for one in found if one.check == "chroot"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import Process, world
-from zkconsumer.core.migration.files import parse_backup
+from zkconsumer.core.offset_files import parse_backup
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 

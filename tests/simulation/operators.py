@@ -26,7 +26,6 @@ from zkconsumer.cli.offsets import stop_signals
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import snapshot_reader
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.zookeeper import paths
 
 ENDS = 60.0
@@ -104,16 +103,16 @@ class OperatorScenario(Scenario):
         vars(sys).update(stdout=self.out, stderr=self.err)
         vars(stop_signals)["signal"] = self.signals
         vars(snapshot_reader)["server_statistics"] = lambda *_: ()
-        setattr(ClusterConnection, "new_session", lambda *_: self._session())  # noqa: B010 - a method is exchanged
 
     def choose_properties(self) -> dict[str, str | int]:
         conflict = self.world.random.choice(["adopt", "adopt", "adopt", "overwrite", "raise"])
         return {**super().choose_properties(), "rebalance.interval.ms": 20_000, "offset.conflict": conflict}
 
-    def _session(self) -> SimulatedSession:
-        """Return an operator's session. It is often slow, so that owners commit between its requests."""
-        made = self.zookeeper.session()
-        made.slow_until = self.world.now + self.world.random.choice([0.0, 20.0])
+    def new_session(self, config: Any, on_change: Any, connect: str | None = None) -> SimulatedSession:
+        """Return a session. An operator's is often slow, so that owners commit between its requests."""
+        made: SimulatedSession = super().new_session(config, on_change, connect)
+        if isinstance(made.process, OperatorProcess):
+            made.slow_until = self.world.now + self.world.random.choice([0.0, 20.0])
         return made
 
     def _renewed(self, process: Process) -> None:

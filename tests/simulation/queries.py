@@ -18,7 +18,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Process
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import OffsetRange, TopicPartition
-from zkconsumer.spark import query_member, zookeeper_cluster
+from zkconsumer.spark import query_member
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import decode_progress, ranges_of
 from zkconsumer.spark.options import parse
@@ -130,7 +130,6 @@ class QueryScenario(Scenario):
         def build(config: Any, consumer: Any, environment: Any) -> Any:
             return build_member(config, consumer, environment=replace(environment, session=self.environment.session))
 
-        vars(zookeeper_cluster)["zookeeper_session"] = self.environment.session
         vars(query_member)["build_member"] = build
 
     def new_member(self, number: int, ours: bool) -> Any:

@@ -11,8 +11,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import zkconsumer.cluster.cluster_client
 import zkconsumer.connector.subscribed_streams
-import zkconsumer.wiring.cluster_access
 from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
 from tests.simulation.applications import SLOWEST, WAITS
 from tests.simulation.database import Database
@@ -85,10 +85,15 @@ class Scenario:
         self.environment = MemberEnvironment(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
-        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = self.environment.session
+        vars(zkconsumer.cluster.cluster_client)["zookeeper_session"] = self.new_session
         vars(zkconsumer.connector.subscribed_streams)["build_member"] = partial(
             build_member, environment=self.environment
         )
+
+    def new_session(self, config: Any, on_change: Any, connect: str | None = None) -> Any:
+        """Return a session of a client that is no member."""
+        del connect
+        return self.environment.session(config, on_change)
 
     def choose_properties(self) -> dict[str, Any]:
         chance, scala, storage = self.world.random, self.setting.scala, self.setting.storage

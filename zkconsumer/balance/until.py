@@ -31,7 +31,7 @@ from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.stream_delivery import ANY_TOPIC
 
 if TYPE_CHECKING:
-    from zkconsumer.fetch.offset_lookup import OffsetLookup
+    from zkconsumer.cluster.offset_lookup import OffsetLookup
     from zkconsumer.streams import KafkaStream
     from zkconsumer.wiring import GroupMember
 

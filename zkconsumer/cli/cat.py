@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, BinaryIO
 
-from zkconsumer.cli.source_arguments import add_connection_arguments, moment_argument, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, moment_argument, open_client
 from zkconsumer.cli.tables import data_field, printable
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
@@ -166,10 +166,10 @@ def _wrong_usage(arguments: argparse.Namespace) -> str:
 
 
 def _config(arguments: argparse.Namespace) -> ConsumerConfig:
-    connection = open_connection(arguments)
-    return connection.config.replace(
+    client = open_client(arguments)
+    return client.config.replace(
         {
-            "group.id": arguments.group or connection.config.group_id,
+            "group.id": arguments.group or client.config.group_id,
             "auto.offset.reset": "largest" if arguments.start == "latest" else "smallest",
             "isolation.level": arguments.isolation_level,
             "corrupt.message.policy": "skip" if arguments.skip_corrupt else "raise",

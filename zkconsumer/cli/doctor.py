@@ -9,12 +9,11 @@ import argparse
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from zkconsumer.cli.group_source import earlier_snapshots
-from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.cluster_connection import read_properties
+from zkconsumer.operations.command_config import read_properties
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
 from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.group_lookup import require_group
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
                 snapshots.append(_look(source, group))
         if live is not None:
             for snapshots in looks.values():
-                snapshots[-1] = with_rights(live.connection, snapshots[-1])
+                snapshots[-1] = with_rights(live.client, snapshots[-1])
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
     found = {
         group: examine(snapshots, config, probe=probe, chroots=None if chroots is None else chroots.get(group))
@@ -110,8 +109,8 @@ def _probed(
     if live is None or not groups:
         return None, None
     usable = [group for group in groups if name_problem(group) is None]
-    probe = probe_clock(live.connection, usable[0]) if writes and usable else None
-    return probe, chroots_beside(live.connection, usable)
+    probe = probe_clock(live.client, usable[0]) if writes and usable else None
+    return probe, chroots_beside(live.client, usable)
 
 
 # ---- output

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zkconsumer.cli.group_source import earlier_snapshots, read_group
-from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source, read_group
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.operations.doctor import Level, Observations

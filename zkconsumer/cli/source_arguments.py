@@ -1,4 +1,7 @@
-"""The options of every reading command that say where to read: a cluster, or files of ``zkconsumer snapshot``."""
+"""The options of every reading command that say where to read: a cluster, or files of ``zkconsumer snapshot``.
+
+:func:`read_group` reads the group that a command names, and says what could not be read. The main thread's.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import time
 
+from zkconsumer.cli.tables import printable
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config, read_properties
+from zkconsumer.operations.command_config import command_config, read_properties
+from zkconsumer.operations.group_lookup import require_group
+from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -41,8 +48,8 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 def connect_options(arguments: argparse.Namespace) -> str:
     """Return the options to connect with, for a command line to copy."""
     names = ("zookeeper", "bootstrap_server", "command_config")
-    given = [(name, getattr(arguments, name)) for name in names if getattr(arguments, name)]
-    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
+    given = [(name, getattr(arguments, name, None)) for name in names]
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given if value)
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,17 +98,33 @@ def open_source(arguments: argparse.Namespace) -> Iterator[SnapshotSource]:
             raise ConfigException("--from", f"goes without --{given[0].replace('_', '-')}: it reads no cluster")
         source = FileSource(arguments.snapshots)
     else:
-        source = LiveSource(open_connection(arguments))
+        source = LiveSource(open_client(arguments))
     try:
         yield source
     finally:
         source.close()
 
 
-def open_connection(arguments: argparse.Namespace) -> ClusterConnection:
-    """Return the connection that the options of :func:`add_connection_arguments` name. Raises ConfigException."""
+def open_client(arguments: argparse.Namespace) -> ClusterClient:
+    """Return the client that the options of :func:`add_connection_arguments` name. Raises ConfigException."""
     properties = read_properties(arguments.command_config) if arguments.command_config else {}
     config, warned = command_config(arguments.zookeeper, arguments.bootstrap_server, properties)
     for warning in warned:
         print(f"zkconsumer: {arguments.command_config}: {warning}", file=sys.stderr)
-    return ClusterConnection(config, arguments.timeout / 1000)
+    return ClusterClient(config, arguments.timeout / 1000)
+
+
+def read_group(source: SnapshotSource, group: str, *, message_times: bool = False) -> GroupSnapshot:
+    """Return the snapshot of a group that exists. What could not be read goes to standard error.
+
+    Raises: UnknownGroupError; RegistryError, BrokerError as :meth:`SnapshotSource.snapshot`.
+    """
+    snapshot = require_group(source, group, message_times=message_times)
+    for problem in snapshot.problems:
+        print(f"zkconsumer: {printable(problem.what)}: {printable(problem.why)}", file=sys.stderr)
+    return snapshot
+
+
+def earlier_snapshots(source: SnapshotSource, group: str) -> Sequence[GroupSnapshot]:
+    """Return the snapshots before the latest. A live cluster has none, and is not read for that."""
+    return () if isinstance(source, LiveSource) else source.history(group)[:-1]

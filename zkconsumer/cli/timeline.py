@@ -1,6 +1,9 @@
 """``zkconsumer timeline``: the changes of a group in the order of ZooKeeper's transactions, and its rebalances.
 
 Runs in the main thread. ``operations.timeline`` makes the events of snapshots, ``operations.timeline_watch`` follows.
+Each event is a line, and neighbours of one kind and one thread share it. A rebalance ends with a line that sums it up.
+An unknown value is a dash, or a bound: ``<=0x1f`` is a transaction not after 0x1f. Names come from nodes, so control
+characters in them are written as escapes.
 """
 
 from __future__ import annotations
@@ -10,20 +13,20 @@ import json
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 
-from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_connection, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
+from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
-from zkconsumer.operations.timeline_report import event_runs, printable, rebalance_line, report, since
+from zkconsumer.operations.timeline import CAUSES, EventKind, Rebalance, TimelineEvent, cause_text, events, rebalances
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
-from zkconsumer.zookeeper.registry_security import registry_security
-from zkconsumer.zookeeper.session import Session, SessionChanged
 
 NAME = "timeline"
 HELP = "show the rebalances of a group, with cause and duration"
@@ -110,17 +113,11 @@ def _json_lines(found: Iterable[TimelineEvent], over: Iterable[Rebalance], commi
 def _follow(arguments: argparse.Namespace) -> int:
     if problem := name_problem(arguments.group):
         raise ConfigException("GROUP", problem)
-    connection = open_connection(arguments)
-    if not connection.zookeeper:
+    client = open_client(arguments)
+    if not client.zookeeper:
         raise ConfigException("--zookeeper", "is missing: --follow needs it; brokers tell nobody of changes")
-
-    def session(on_change: Callable[[SessionChanged], None]) -> Session:
-        config = connection.config
-        timeout = config.zookeeper_session_timeout_ms / 1000
-        security = registry_security(config)
-        return Session(connection.zookeeper, timeout=timeout, on_change=on_change, security=security)
-
-    with _terminated(), GroupWatch(session, arguments.group, timeout=connection.timeout) as watch:
+    session = partial(zookeeper_session, client.config)
+    with _terminated(), GroupWatch(session, arguments.group, timeout=client.timeout) as watch:
         collected, first = OpenRebalance(), True
         for found in watch.changes():
             if first and watch.snapshot is not None:
@@ -164,3 +161,146 @@ def _reader_is_gone() -> bool:
         return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
     except (OSError, ValueError):  # standard output is no file, as in a test
         return False
+
+
+_FOLDED = frozenset({EventKind.CLAIMED, EventKind.RELEASED, EventKind.COMMITTED, EventKind.OFFSET_DELETED})
+_ZXID_WIDTH = 14
+_KIND_WIDTH = max(len(kind.value) for kind in EventKind)
+_USEFUL = 600.0
+"""Seconds. A larger bound of a duration tells nothing but how rarely somebody looked."""
+NO_TIME = "-"
+
+
+def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[str]:
+    """Yield the lines of events that stand in order. Without ``commits`` the commits are only counted."""
+    ends = {id(one.events[-1]): one for one in rebalances(found) if one.events}
+    run: list[TimelineEvent] = []
+    left_out = 0
+    for event in found:
+        if not commits and event.kind is EventKind.COMMITTED:
+            left_out += 1
+            continue
+        if run and not _together(run[-1], event):
+            yield event_line(run)
+            run = []
+        run.append(event)
+        if (ended := ends.get(id(event))) is not None:
+            yield event_line(run)
+            run = []
+            yield rebalance_line(ended)
+    if run:
+        yield event_line(run)
+    if left_out:
+        yield f"(--commits also shows the last commits, here {left_out})"
+
+
+def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
+    """Yield the lines of events without the rebalances that they form."""
+    run: list[TimelineEvent] = []
+    for event in found:
+        if run and not _together(run[-1], event):
+            yield event_line(run)
+            run = []
+        run.append(event)
+    if run:
+        yield event_line(run)
+
+
+def event_line(run: Sequence[TimelineEvent]) -> str:
+    """Return the line of one event, or of neighbours that :func:`report` puts together."""
+    first = run[0]
+    words = [printable(first.member)] if first.member else []
+    if first.partition is not None:
+        numbers = _numbers([event.partition.partition for event in run if event.partition is not None])
+        words.append(f"{printable(first.partition.topic)}:{numbers}")
+    details = list(dict.fromkeys(event.detail for event in run if event.detail))
+    if details:
+        words.append(f"({printable(details[0])}{', ...' if len(details) > 1 else ''})")
+    return (
+        f"{time_text(first):24}  {zxid_text(first):{_ZXID_WIDTH}}  {first.kind.value:{_KIND_WIDTH}}  {' '.join(words)}"
+    )
+
+
+def rebalance_line(one: Rebalance) -> str:
+    """Return the line that sums a rebalance up."""
+    cause = printable("; ".join(map(cause_text, one.causes))) or "unknown, nothing that stands explains it"
+    parts = [f"cause: {cause}"]
+    if one.claims:
+        parts.append(_duration_text(one))
+        moved, unknown = len(one.moved), sum(move.before is None for move in one.moves)
+        parts.append(f"{len(one.moves)} claimed, {moved} of them moved" + (f", {unknown} unknown" if unknown else ""))
+        parts.append(f"last claim by {printable(one.last) or 'an unreadable owner'}")
+    else:
+        parts.append("no claim that still stands")
+    return f"  = rebalance: {'; '.join(parts)}"
+
+
+def _duration_text(one: Rebalance) -> str:
+    if one.duration is not None:
+        return f"{one.duration:.3f} s"
+    if one.at_least is not None and one.at_most is not None and one.at_least <= one.at_most < _USEFUL:
+        return f"{one.at_least:.3f} to {one.at_most:.3f} s"
+    least = f"at least {one.at_least:.3f} s, " if one.at_least is not None else ""
+    return f"duration: {least}its begin is unknown" if least else "duration: unknown"
+
+
+def time_text(event: TimelineEvent) -> str:
+    """Return when it happened: by ZooKeeper's clock, else the time by which our clock had seen it, else a dash."""
+    if event.at is not None:
+        return _instant(event.at)
+    return f"<={_instant(event.seen)}" if event.seen is not None else NO_TIME
+
+
+def zxid_text(event: TimelineEvent) -> str:
+    """Return the transaction as ZooKeeper's tools write it."""
+    if event.zxid is not None:
+        return f"{event.zxid:#x}"
+    return f"<={event.before:#x}" if event.before else NO_TIME
+
+
+def _instant(at: int) -> str:
+    try:
+        text = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # a clock that is thousands of years off
+        return f"{at} ms"
+    return text.replace("+00:00", "Z")
+
+
+def _together(one: TimelineEvent, other: TimelineEvent) -> bool:
+    return (
+        one.kind in _FOLDED
+        and (one.kind, one.member) == (other.kind, other.member)
+        and one.partition is not None
+        and other.partition is not None
+        and one.partition.topic == other.partition.topic
+    )
+
+
+def _numbers(partitions: Sequence[int]) -> str:
+    """Return numbers as ``0-3,7``."""
+    spans: list[list[int]] = []
+    for number in sorted(set(partitions)):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows and does not obey: a control character becomes ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def since(found: Sequence[TimelineEvent], at: int) -> tuple[TimelineEvent, ...]:
+    """Return the events from a time on (milliseconds since 1970), with those without a time that follow one of them."""
+    for number, event in enumerate(found):
+        when = event.at if event.at is not None else event.seen
+        if when is not None and when >= at:
+            # a cause without a time directly before its claims belongs to them
+            while number > 0 and found[number - 1].kind in CAUSES and found[number - 1].at is None:
+                number -= 1
+            return tuple(found[number:])
+    return ()

@@ -16,16 +16,16 @@ from time import time_ns
 from typing import Any
 
 from zkconsumer.balance.until import requested_end
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
-from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.decoders import Decoder, K, V
 from zkconsumer.streams.message import message_class
-from zkconsumer.wiring.cluster_access import ClusterAccess
 from zkconsumer.wiring.partition_stream import PartitionReading, PartitionStream
 
 _NUMBERS = count()
@@ -136,5 +136,6 @@ class ClusterQueries:
         if member is not None:
             yield member.lookup, deadline
             return
-        with ClusterAccess(self.lifecycle.config) as access:
-            yield access.open(deadline).lookup, deadline
+        config = self.lifecycle.config
+        with ClusterClient(config, socket_timeout=config.socket_timeout_ms / 1000) as client:
+            yield client.open(deadline).lookup, deadline

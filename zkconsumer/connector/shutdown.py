@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
 from zkconsumer.balance.balanced_run import BalancedRun
+from zkconsumer.cluster.cluster_client import CLOSE_WITHIN as CLOSE_READING_WITHIN
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
@@ -35,7 +36,6 @@ from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.partition_stream import CLOSE_WITHIN as CLOSE_READING_WITHIN
 from zkconsumer.wiring.partition_stream import PartitionReading
 
 CLOSE_WITHIN = 5.0

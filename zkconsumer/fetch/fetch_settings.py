@@ -13,9 +13,6 @@ from zkconsumer.model import Endpoint
 log = logging.getLogger(__name__)
 
 
-EARLIEST, LATEST = -2, -1
-
-
 class Budget(Protocol):
     """The bytes that may wait for the application, in all streams together and on the way to them."""
 

@@ -22,10 +22,10 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetch_settings import EARLIEST, LATEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import TruncationCheck
-from zkconsumer.kafka import CorruptRecordsError, ListedOffset
+from zkconsumer.kafka import EARLIEST, LATEST, CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, NamedTuple
 
+from zkconsumer.cluster.offset_lookup import OffsetLookup, log_spans
 from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -20,7 +21,6 @@ from zkconsumer.errors import (
     RegistryError,
 )
 from zkconsumer.fetch.fetch_settings import FetchSettings
-from zkconsumer.fetch.offset_lookup import OffsetLookup, log_spans
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
@@ -81,7 +81,7 @@ class MessageLookup:
         self._settings = settings
         self._check_crc = check_crc
         self._expanded = expanded
-        self._lookup = OffsetLookup(settings, directory)
+        self._lookup = OffsetLookup(directory, settings.channel, settings.backoff)
         self._leaders: dict[TopicPartition, Endpoint] = {}
         self._channels: dict[int, BrokerChannel] = {}
         self._closing = Event()

@@ -35,12 +35,13 @@ _BUFFER = 256 * 1024
 _SMALL = 16 * 1024  # received together with a head; enough for a response with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # the receive buffer grows up to this
 _LARGEST_TOKEN = 1024 * 1024
+EARLIEST, LATEST = -2, -1
+"""In place of a time, these ask for a log's beginning and its end."""
 LARGEST_ANSWER = 100 * 1024 * 1024
 """Bytes of one batch, unless more is asked for: brokers take no larger request (``socket.request.max.bytes``)."""
 _BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in a fetch response
 # any other response; decoded it takes 15 times that. Metadata of 180,000 partitions fit.
 _LARGEST_OTHER = 8 * 1024 * 1024
-_BEGINNING = -2  # in place of a time, asks for a log's beginning.
 _LOGIN_SHARE = 0.8  # a login is renewed after this share of its lifetime
 
 
@@ -190,7 +191,7 @@ class BrokerChannel:
         listed = requests.listed_offsets(self.exchange(request, deadline))
         # If such a broker returns no offset, no segment is older: all messages may be newer, from the beginning on.
         newer = {
-            tp: _BEGINNING
+            tp: EARLIEST
             for tp, time in wanted.items()
             if version == 0
             and time >= 0

@@ -17,26 +17,24 @@ from dataclasses import replace
 from time import sleep
 from typing import TypeVar
 
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.offset_lookup import log_spans
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
-    BrokerUnavailableError,
     CoordinatorUnavailableError,
     MalformedMemberError,
     ZkConsumerError,
 )
 from zkconsumer.fetch.message_times import message_times
-from zkconsumer.fetch.offset_lookup import log_spans
 from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.cluster_metadata import ClusterSeen
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
 from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, OffsetAndMetadata
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.balance_nodes import note_in
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
@@ -59,7 +57,6 @@ PATIENCE = 1.0
 _PAUSE = 0.1
 _COORDINATES = 2  # the node version of brokers of 0.9, the first that coordinate groups
 _UNKNOWN_TOPIC = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-_NO_CREATION = 4  # the version of Metadata that creates no topic
 _ALL_OFFSETS = 2  # the version of OffsetFetch that can ask for all offsets
 
 T = TypeVar("T")
@@ -71,8 +68,8 @@ class BrokersReader:
     Arguments: ``endpoints`` are the live brokers' addresses. One thread calls.
     """
 
-    def __init__(self, connection: ClusterConnection, endpoints: Sequence[Endpoint], deadline: Deadline) -> None:
-        self._connection = connection
+    def __init__(self, client: ClusterClient, endpoints: Sequence[Endpoint], deadline: Deadline) -> None:
+        self._client = client
         self._endpoints = {endpoint.broker_id: endpoint for endpoint in endpoints}
         self._deadline = deadline
         self._coordinating = all(endpoint.generation >= _COORDINATES for endpoint in endpoints)
@@ -81,7 +78,7 @@ class BrokersReader:
         """Return the groups of all brokers, and by broker why it did not tell. Raises BrokerError if none told."""
 
         def ask(endpoint: Endpoint) -> Sequence[ListedGroup]:
-            with closing(GroupChannel(self._connection.channel(endpoint))) as channel:
+            with closing(GroupChannel(self._client.channels(endpoint))) as channel:
                 channel.connect(self._deadline)
                 return channel.list_groups(self._deadline)
 
@@ -105,7 +102,7 @@ class BrokersReader:
             self._read_group(draft)
         seen = self._cluster(draft.wanted_topics())
         for broker, (host, port) in seen.brokers.items():
-            self._endpoints.setdefault(broker, self._connection.endpoint(broker, host, port))
+            self._endpoints.setdefault(broker, self._client.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
         self._take_topics(draft, seen)
         self._read_logs(draft, seen, times=times)
@@ -114,13 +111,9 @@ class BrokersReader:
 
     def _read_group(self, draft: SnapshotDraft) -> None:
         group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
-        search = CoordinatorSearch(
-            group,
-            lambda _: list(self._endpoints.values()),
-            self._connection.channel,
-            offsets_only=not self._coordinating,
-        )
-        with closing(OffsetClient(search)) as client:
+        endpoints = list(self._endpoints.values())
+        coordinator = self._client.group_client(group, lambda _: endpoints, offsets_only=not self._coordinating)
+        with closing(coordinator) as client:
             try:
                 if self._coordinating:
                     draft.brokers_group = self._ask(
@@ -161,21 +154,7 @@ class BrokersReader:
     # ---- topics and logs
 
     def _cluster(self, topics: Collection[str] | None) -> ClusterSeen:
-        """Return the metadata of these topics (None: all), told by the first broker that answers."""
-        trouble: BrokerError | None = None
-        for endpoint in list(self._endpoints.values()):
-            try:
-                with closing(self._connection.connected(endpoint, self._share())) as channel:
-                    safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
-                    return cluster_of(channel, topics if safe else None, self._deadline)
-            except BrokerError as error:
-                trouble = trouble or error
-        raise trouble or BrokerUnavailableError("no broker is known")
-
-    def _share(self) -> Deadline:
-        """Return the deadline for a connection to one of several brokers."""
-        left = self._deadline.remaining()
-        return self._deadline if left is None or len(self._endpoints) < 2 else Deadline(left / 2)
+        return self._client.describe(topics, self._deadline, self._endpoints.values())
 
     def _take_topics(self, draft: SnapshotDraft, seen: ClusterSeen) -> None:
         numbers: dict[str, list[int]] = {}
@@ -205,7 +184,7 @@ class BrokersReader:
         committed = draft.committed() if times else {}
 
         def ask(endpoint: Endpoint) -> None:
-            with closing(self._connection.connected(endpoint, self._deadline)) as channel:
+            with closing(self._client.channels.connected(endpoint, self._deadline)) as channel:
                 self._ask_leader(draft, channel, by_leader[endpoint], committed)
 
         _, failed = self._each(by_leader, ask)

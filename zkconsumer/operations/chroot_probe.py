@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from zkconsumer.cluster import cluster_client
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.config.addresses import format_connect
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import Root, candidate_roots, chroot_text
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -24,10 +25,11 @@ _OWN = frozenset({"zookeeper", "brokers", "consumers", "config", "admin", "contr
 
 
 @contextmanager
-def closing_session(connection: ClusterConnection) -> Iterator[Session]:
+def closing_session(client: ClusterClient) -> Iterator[Session]:
     """Open a session without a chroot for the block. Raises RegistryError."""
-    session = connection.new_session(format_connect(connection.config.zookeeper_hosts, ""))
-    session.open(Deadline(connection.timeout))
+    bare = format_connect(client.config.zookeeper_hosts, "")
+    session = cluster_client.zookeeper_session(client.config, lambda _: None, bare)
+    session.open(Deadline(client.timeout))
     try:
         yield session
     finally:

@@ -11,14 +11,13 @@ from itertools import islice
 
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.operations.brokers_reasons import brokers_arithmetic
 from zkconsumer.operations.doctor.findings import Level
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, gone_words
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.judgement import FINE, PartitionVerdict
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
-from zkconsumer.operations.strategy_reasons import number_runs
+from zkconsumer.operations.strategy_reasons import brokers_arithmetic, number_runs
 
 LISTED = 20
 """The threads, and the loans, that a text lists."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import BATCH, KafkaSide
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, group_nodes, paths
@@ -108,21 +108,21 @@ def _not_empty(live: Collection[str]) -> str:
     return f"{NOT_EMPTY} ({first_of(live, 3)})" if live else ""
 
 
-def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadline: Deadline) -> str:
+def delete_group(client: ClusterClient, snapshot: GroupSnapshot, deadline: Deadline) -> str:
     """Delete the group wherever the snapshot has it. Return the reason why not, or an empty text.
 
     Raises: RegistryError, BrokerError if the outcome is unknown.
     """
     if snapshot.in_zookeeper:
-        done = group_nodes.delete_group(connection.open_session(deadline), snapshot.group, deadline)
+        done = group_nodes.delete_group(client.open_session(deadline), snapshot.group, deadline)
         if done.result is not Removal.DONE:
             partly = f"; {done.deleted} of {done.total} nodes were deleted" if done.deleted else ""
             where = f" ({first_of(done.nodes, 3)})" if done.nodes else ""
             return f"{_REMOVALS.get(done.result, done.result.value)}{where}{partly}"
     if snapshot.in_kafka:
-        with closing(_kafka_side(connection, snapshot.group)) as side:
+        with closing(KafkaGroupOffsets(client, snapshot.group)) as offsets:
             try:
-                side.delete_group(deadline)
+                offsets.delete_group(deadline)
             except BrokerResponseError as error:
                 also = "; its nodes in ZooKeeper were deleted" if snapshot.in_zookeeper else ""
                 return _TEXTS.get(error.code, str(error)) + also
@@ -130,7 +130,7 @@ def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadlin
 
 
 def delete_zookeeper_offsets(
-    connection: ClusterConnection, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
+    client: ClusterClient, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offset nodes whose versions are those of the snapshot. Returns the reason for each refused partition.
 
@@ -140,14 +140,14 @@ def delete_zookeeper_offsets(
     refused = {tp: "the version of its node is unknown" for tp, node in found.items() if node.stat is None}
     changes = [Change(tp, None, node.stat.version) for tp, node in found.items() if node.stat is not None]
     if changes:
-        session = connection.open_session(deadline)
+        session = client.open_session(deadline)
         outcomes = fenced_writes.write_unowned(session, snapshot.group, changes, deadline)
         refused |= {tp: _OUTCOMES.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
     return refused
 
 
 def delete_kafka_offsets(
-    connection: ClusterConnection, group: str, partitions: Collection[TopicPartition], deadline: Deadline
+    client: ClusterClient, group: str, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Delete offsets at the coordinator. Returns the reason for each refused partition.
 
@@ -155,10 +155,10 @@ def delete_kafka_offsets(
     """
     wanted = sorted(partitions)
     codes: dict[TopicPartition, int] = {}
-    with closing(_kafka_side(connection, group)) as side:
+    with closing(KafkaGroupOffsets(client, group)) as offsets:
         try:
             for start in range(0, len(wanted), BATCH):
-                codes |= side.delete_offsets(wanted[start : start + BATCH], deadline)
+                codes |= offsets.delete_offsets(wanted[start : start + BATCH], deadline)
         except BrokerResponseError as error:
             codes |= {tp: error.code for tp in wanted if tp not in codes}
     return _texts(codes)
@@ -166,7 +166,3 @@ def delete_kafka_offsets(
 
 def _texts(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
     return {tp: _TEXTS.get(code, error_codes.name(code)) for tp, code in codes.items() if code}
-
-
-def _kafka_side(connection: ClusterConnection, group: str) -> KafkaSide:
-    return KafkaSide(group, connection.brokers, connection.channel, lambda _: ())

@@ -14,7 +14,7 @@ One thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,11 +23,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from zkconsumer.core.migration.files import Backup, format_backup
-from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
+from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, ZooKeeperGroupOffsets, batches, node_content
+from zkconsumer.core.offset_files import Backup, format_backup
+from zkconsumer.core.offset_moves import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.group_offsets_admin import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
@@ -154,7 +154,7 @@ class _PresentOffset(NamedTuple):
     version: int | None
 
 
-class OwnedZooKeeperSide(ZooKeeperSide):
+class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
     """The offset nodes of a group that may be live.
 
     ``adopted`` has, for each partition that was written although it is owned, the owner and the data version of the
@@ -273,22 +273,22 @@ class OwnedZooKeeperSide(ZooKeeperSide):
         }
 
 
-class OwnerCheckedKafkaSide:
+class OwnerCheckedKafkaOffsets:
     """The offsets at the coordinator, of a group whose members ZooKeeper may coordinate.
 
     ``owners`` looks at the owners right before each write, None without ZooKeeper. Kafka cannot check them with it.
     ``adopting`` has the owners of written partitions.
     """
 
-    def __init__(self, side: OffsetsPlace, owners: GroupOwners | None) -> None:
-        self._side = side
+    def __init__(self, offsets: GroupOffsets, owners: GroupOwners | None) -> None:
+        self._offsets = offsets
         self._owners = owners
         self.adopting: dict[TopicPartition, AdoptingOwner] = {}
-        self.store = side.store
-        self.read, self.members = side.read, side.members
+        self.store = offsets.store
+        self.read, self.members = offsets.read, offsets.members
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`OffsetsPlace`."""
+        """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`GroupOffsets`."""
         refused: dict[TopicPartition, str] = {}
         if self._owners is not None:
             adopting, refused = self._owners.look([step.partition for step in steps], deadline)
@@ -296,7 +296,7 @@ class OwnerCheckedKafkaSide:
             refused |= {tp: _made_again(adopting.pop(tp)) for tp in removed if tp in adopting}
             self.adopting.update(adopting)
         allowed = [step for step in steps if step.partition not in refused]
-        return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
+        return {**refused, **(self._offsets.write(allowed, deadline) if allowed else {})}
 
     def nudge(self, deadline: Deadline) -> None:
         """Have the owners look at their offsets now. Kafka does not show whether they follow. Raises RegistryError."""
@@ -311,7 +311,7 @@ class OwnerCheckedKafkaSide:
 class OffsetRun:
     """The writes to one store of one group, from the undo file to the results.
 
-    ``side`` is the store; ``timeout`` the seconds for each access; ``stopped`` tells whether the user wants it to end.
+    ``offsets`` is the store, ``timeout`` the seconds for each access. ``stopped`` tells whether the user ends the run.
     ``computed`` returns the offset to write over an owned partition's present offset. It raises ValueError with the
     reason if there is none.
     ``results`` has all partitions from :meth:`begin` on.
@@ -319,7 +319,7 @@ class OffsetRun:
 
     group: str
     cluster: str
-    side: OffsetsPlace
+    offsets: GroupOffsets
     timeout: float
     stopped: Callable[[], bool] = lambda: False
     results: dict[TopicPartition, WriteResult] = field(default_factory=dict)
@@ -347,7 +347,7 @@ class OffsetRun:
         Raises RegistryError, BrokerError.
         """
         self.planned = expected
-        held = self.side.read(Deadline(self.timeout))
+        held = self.offsets.read(Deadline(self.timeout))
         for tp, after in sorted(wanted.items()):
             before = held.get(tp)
             if tp not in live:
@@ -367,7 +367,7 @@ class OffsetRun:
 
     def save(self, path: Path | None) -> Path:
         """Save what will be overwritten in a new file, on disk before this returns. Raises ConfigException."""
-        default = f"{self.group}-{self.side.store.value}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}.undo.json"
+        default = f"{self.group}-{self.offsets.store.value}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}.undo.json"
         file = path or Path(default)
         self._save(file, anew=False)
         self.undo_file = file
@@ -375,7 +375,7 @@ class OffsetRun:
 
     def _save(self, file: Path, *, anew: bool) -> None:
         saved = {step.partition: SavedEntry(step.before, step.after) for step in self._todo}
-        backup = Backup(self.group, self.side.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved)
+        backup = Backup(self.group, self.offsets.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved)
         write_new(file, format_backup(backup), replace=anew)
 
     def _prepare(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Mapping[TopicPartition, str]]:
@@ -385,8 +385,7 @@ class OffsetRun:
             before = None if step.before is None else step.before.valid
             try:
                 if self.computed is not None and step.after is not None:
-                    new = {step.partition: self.computed(step.partition, before)}
-                    step = replace(step, after=dict(written_entries(self.side.store, new))[step.partition])
+                    step = replace(step, after=stored_as(self.offsets.store, self.computed(step.partition, before)))
             except ValueError as error:
                 refused[step.partition] = str(error)
                 continue
@@ -417,9 +416,9 @@ class OffsetRun:
         return self.trouble
 
     def _write_slice(self, some: Sequence[Step]) -> Mapping[TopicPartition, str]:
-        if isinstance(self.side, OwnedZooKeeperSide):
-            return self.side.write(some, Deadline(self.timeout), self._prepare)
-        return self.side.write(some, Deadline(self.timeout))
+        if isinstance(self.offsets, OwnedZooKeeperOffsets):
+            return self.offsets.write(some, Deadline(self.timeout), self._prepare)
+        return self.offsets.write(some, Deadline(self.timeout))
 
     def left_to(self, other: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return which of these partitions may be written in the other store after this run.
@@ -427,19 +426,22 @@ class OffsetRun:
         A member starts at the larger offset of both stores. So the other store follows this one, and is left alone
         where this one was not written. A live owner that adopts the offset writes it to the other store itself.
         """
-        adopted = self.side.adopted if isinstance(self.side, OwnedZooKeeperSide) else {}
+        adopted = self.offsets.adopted if isinstance(self.offsets, OwnedZooKeeperOffsets) else {}
         held = {tp for tp, result in self.results.items() if result.state is not WriteState.WRITTEN}
         return set() if self.trouble else set(other) - held - set(adopted)
 
     def _note(self, steps: Sequence[Step], state: WriteState, why: str) -> None:
         self.results.update((step.partition, WriteResult(state, why)) for step in steps)
 
-    def settle(self) -> None:
-        """Read partitions with unknown results again. A partition that cannot be read keeps its result."""
+    def settle(self, *, always: bool = False) -> Mapping[TopicPartition, StoreEntry] | None:
+        """Read the store again if a result is unknown, or ``always``, and complete the unknown results.
+
+        Return what is there now, None if it was not read. A partition that cannot be read keeps its result.
+        """
         unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
-        held = self._read_back() if unknown else None
+        held = self._read_back() if unknown or always else None
         if held is None:
-            return
+            return None
         for step in unknown:
             now = held.get(step.partition)
             if now == step.after and now != step.before:
@@ -447,15 +449,16 @@ class OffsetRun:
             elif now == step.before and now != step.after:
                 why = self.results[step.partition].why
                 self.results[step.partition] = WriteResult(WriteState.NOT_WRITTEN, why)
+        return held
 
     def _read_back(self) -> dict[TopicPartition, StoreEntry] | None:
         """Return what is there now, None if that cannot be seen in time. A lost connection may come back."""
         deadline = Deadline(self.timeout)
         while True:
             try:
-                if isinstance(self.side, OwnedZooKeeperSide):
-                    self.side.catch_up(deadline)
-                return self.side.read(deadline)
+                if isinstance(self.offsets, OwnedZooKeeperOffsets):
+                    self.offsets.catch_up(deadline)
+                return self.offsets.read(deadline)
             except (RegistryError, BrokerError):
                 if deadline.expired:
                     return None
@@ -478,22 +481,16 @@ def _same(before: StoreEntry | None, after: StoreEntry | None) -> bool:
 
 
 def wait_until_followed(
-    side: OwnedZooKeeperSide, seconds: float, stopped: Callable[[], bool], timeout: float
+    offsets: OwnedZooKeeperOffsets, seconds: float, stopped: Callable[[], bool], timeout: float
 ) -> dict[TopicPartition, ConsumerId]:
     """Wait until the owners go on from the new offsets. Return the partitions that did not follow, with their owners.
 
     Raises RegistryError if that cannot be seen at all.
     """
     until = monotonic() + seconds
-    side.nudge(Deadline(timeout))
+    offsets.nudge(Deadline(timeout))
     while True:
-        late = side.unfollowed(Deadline(timeout))
+        late = offsets.unfollowed(Deadline(timeout))
         if not late or stopped() or monotonic() >= until:
             return late
         sleep(_LOOK_AGAIN)
-
-
-def written_entries(store: Store, offsets: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, StoreEntry]]:
-    """Return the entries of a store after a write of these offsets."""
-    for tp, offset in offsets.items():
-        yield (tp, StoreEntry(offset, text=str(offset)) if store is Store.ZOOKEEPER else StoreEntry(offset))

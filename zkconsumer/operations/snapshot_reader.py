@@ -1,22 +1,26 @@
 """Reads group snapshots from a live cluster: first ZooKeeper, then the brokers.
 
 Offsets are read before the ends of the logs, so that a lag is never negative because of the order. When a side does not
-answer, the snapshot has what the other one knows, and a problem says what is missing. One thread calls.
+answer, the snapshot has what the other one knows, and a problem says what is missing. :func:`with_topics` adds topics
+that the group does not use. One thread at a time calls.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from contextlib import closing, suppress
+from dataclasses import fields, replace
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
-from zkconsumer.model import Endpoint
+from zkconsumer.fetch.message_times import message_times
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
-from zkconsumer.operations.cluster_connection import ClusterConnection
-from zkconsumer.operations.group_snapshot import GroupSnapshot, ZooKeeperServer
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode, ZooKeeperServer
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
@@ -40,37 +44,37 @@ _GROUP_TYPES = ("consumer", "")
 class LiveSource:
     """The groups of a cluster. Each use opens what it needs, and keeps it for the next one.
 
-    Arguments: ``connection`` belongs to the source, which closes it.
+    Arguments: ``client`` belongs to the source, which closes it.
     """
 
-    def __init__(self, connection: ClusterConnection) -> None:
-        self.connection = connection
-        self._servers = _Servers(connection)
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self._servers = _Servers(client)
 
     def close(self) -> None:
         """Close the connections."""
-        self.connection.close()
+        self.client.close()
 
     def groups(self) -> Sequence[str]:
         """Return the names of the groups under ``/consumers`` and of those that the brokers list, sorted.
 
         A side that does not answer is left out. Raises RegistryError, BrokerError if neither answers.
         """
-        deadline, found, failed = (Deadline(self.connection.timeout), set[str](), list[ZkConsumerError]())
-        if self.connection.zookeeper:
+        deadline, found, failed = (Deadline(self.client.timeout), set[str](), list[ZkConsumerError]())
+        if self.client.zookeeper:
             try:
                 session = self._session("", deadline)
                 found.update(session.children(paths.CONSUMERS, deadline) or ())
             except RegistryError as error:
-                if not self.connection.knows_brokers:
+                if not self.client.knows_brokers:
                     raise
                 failed.append(error)
         try:
-            listed, _ = BrokersReader(self.connection, self.connection.brokers(deadline), deadline).list_groups()
+            listed, _ = BrokersReader(self.client, self.client.brokers(deadline), deadline).list_groups()
             found.update(one.group for one in listed if one.protocol_type in _GROUP_TYPES)
         except (RegistryError, BrokerError) as error:
             failed.append(error)
-        if len(failed) == (2 if self.connection.zookeeper else 1):
+        if len(failed) == (2 if self.client.zookeeper else 1):
             raise failed[0]
         return sorted(found)
 
@@ -80,17 +84,15 @@ class LiveSource:
 
     def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
         """Return the group now, see :class:`~zkconsumer.operations.snapshot_source.SnapshotSource`."""
-        connection, deadline = self.connection, Deadline(self.connection.timeout)
+        client, deadline = self.client, Deadline(self.client.timeout)
         draft = SnapshotDraft(
-            group, time.time_ns() // 1_000_000, zookeeper=connection.zookeeper, bootstrap=connection.bootstrap
+            group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
         )
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
-            servers = beside.submit(self._servers.read, deadline) if connection.zookeeper else None
+            servers = beside.submit(self._servers.read, deadline) if client.zookeeper else None
             reader, failed = self._read_zookeeper(draft, deadline)
             try:
-                self._read_brokers(
-                    draft, reader, deadline.earlier(LAST_SHARE * connection.timeout), times=message_times
-                )
+                self._read_brokers(draft, reader, deadline.earlier(LAST_SHARE * client.timeout), times=message_times)
             except (RegistryError, BrokerError) as error:
                 if failed is not None:
                     raise RegistryError(f"{failed}. The brokers: {error}") from None
@@ -108,7 +110,7 @@ class LiveSource:
         self, draft: SnapshotDraft, deadline: Deadline
     ) -> tuple[ZooKeeperReader | None, RegistryError | None]:
         """Read ZooKeeper's part. Return the reader, or the error of a ZooKeeper that cannot be asked at all."""
-        if not self.connection.zookeeper:
+        if not self.client.zookeeper:
             return None, None
         try:
             session = self._session(draft.group, deadline)
@@ -117,29 +119,29 @@ class LiveSource:
                 reader.broker_nodes.clear()  # some may be missing
             return reader, None
         except RegistryError as error:
-            if not self.connection.knows_brokers:
+            if not self.client.knows_brokers:
                 raise  # it would have named the brokers
-            draft.problem(f"ZooKeeper {self.connection.zookeeper}", error)
+            draft.problem(f"ZooKeeper {self.client.zookeeper}", error)
             return None, error
 
     def _read_brokers(
         self, draft: SnapshotDraft, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
     ) -> None:
-        connection = self.connection
-        if not connection.bootstrap and reader is not None and reader.broker_nodes:
-            endpoints: Sequence[Endpoint] = connection.reachable(reader.broker_nodes)
+        client = self.client
+        if not client.bootstrap and reader is not None and reader.broker_nodes:
+            endpoints: Sequence[Endpoint] = client.reachable(reader.broker_nodes)
         else:
-            endpoints = connection.brokers(deadline)
+            endpoints = client.brokers(deadline)
         exists = reader.offsets_topic if reader is not None else None
-        BrokersReader(connection, endpoints, deadline).read(draft, offsets_topic=exists, times=times)
+        BrokersReader(client, endpoints, deadline).read(draft, offsets_topic=exists, times=times)
 
     def chroot_advice(self, group: str) -> str:
         """Return where the group, or the brokers, are if the chroot is not the right one; else an empty text."""
-        if not self.connection.zookeeper:
+        if not self.client.zookeeper:
             return ""
         try:
-            with closing_session(self.connection) as session:
-                return chroot_advice(session, self.connection.config.zookeeper_chroot, group, Deadline(_PROBE))
+            with closing_session(self.client) as session:
+                return chroot_advice(session, self.client.config.zookeeper_chroot, group, Deadline(_PROBE))
         except RegistryError:
             return ""  # it is advice only
 
@@ -151,19 +153,19 @@ class LiveSource:
     def _session(self, group: str, deadline: Deadline) -> Session:
         """Return the session. Raises RegistryError, with advice if the chroot does not exist."""
         try:
-            return self.connection.open_session(self._zookeeper_deadline(deadline))
+            return self.client.open_session(self._zookeeper_deadline(deadline))
         except ChrootMissingError as error:
             raise ChrootMissingError(f"{error}. {self.chroot_advice(group)}".rstrip(" .")) from None
 
     def _zookeeper_deadline(self, deadline: Deadline) -> Deadline:
-        return deadline.earlier(BROKERS_SHARE * self.connection.timeout)
+        return deadline.earlier(BROKERS_SHARE * self.client.timeout)
 
 
 class _Servers:
     """The statistics of ZooKeeper's servers, asked again after some seconds only. One thread at a time calls."""
 
-    def __init__(self, connection: ClusterConnection) -> None:
-        self._connection = connection
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
         self._known: tuple[float, tuple[ZooKeeperServer, ...]] = (0.0, ())
 
     def read(self, deadline: Deadline) -> tuple[ZooKeeperServer, ...]:
@@ -171,10 +173,54 @@ class _Servers:
         until, known = self._known
         if time.monotonic() < until:
             return known
-        config = self._connection.config
+        config = self._client.config
         told = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
         servers = tuple(
             ZooKeeperServer(**{one.name: getattr(each, one.name) for one in fields(ZooKeeperServer)}) for each in told
         )
         self._known = time.monotonic() + SERVERS_BELIEVED, servers
         return servers
+
+
+def with_topics(client: ClusterClient, snapshot: GroupSnapshot, topics: Collection[str]) -> GroupSnapshot:
+    """Return the snapshot with these topics and their logs too, if they exist. Raises RegistryError, BrokerError."""
+    missing = set(topics) - snapshot.topics.keys()
+    if not missing:
+        return snapshot
+    deadline = Deadline(client.timeout)
+    seen = client.describe(missing, deadline)
+    found: dict[str, list[int]] = {}
+    for tp in seen.partitions:
+        if tp.topic in missing:
+            found.setdefault(tp.topic, []).append(tp.partition)
+    known = {topic: TopicNode(tuple(sorted(numbers))) for topic, numbers in found.items()}
+    for topic in missing - known.keys():
+        code = seen.errors.get(topic, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        if code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            known[topic] = TopicNode((), problem=error_codes.name(code))
+    wanted = [TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers]
+    spans = client.lookup.logs(wanted, Deadline(client.timeout))
+    logs = {tp: LogState(*span, seen.partitions[tp].leader) for tp, span in spans.items()}
+    return replace(snapshot, topics={**snapshot.topics, **known}, logs={**snapshot.logs, **logs})
+
+
+def times_of(
+    client: ClusterClient, snapshot: GroupSnapshot, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the timestamps (ms since 1970) of the messages at these offsets, without unknown ones.
+
+    They are for people only, so a broker that does not answer is no error.
+    """
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for tp, offset in offsets.items():
+        log = snapshot.logs.get(tp)
+        if log is not None and log.leader is not None and log.end is not None and offset < log.end:
+            by_leader.setdefault(log.leader, {})[tp] = offset
+    deadline = Deadline(client.timeout)
+    found: dict[TopicPartition, int] = {}
+    with suppress(BrokerError, RegistryError):
+        endpoints = {endpoint.broker_id: endpoint for endpoint in client.brokers(deadline)}
+        for leader in by_leader.keys() & endpoints.keys():
+            with suppress(BrokerError), closing(client.channels.connected(endpoints[leader], deadline)) as channel:
+                found.update(message_times(channel, by_leader[leader], deadline))
+    return {tp: time for tp, time in found.items() if time >= 0}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of
@@ -27,8 +28,8 @@ from zkconsumer.spark.offset_ranges import (
     within,
 )
 from zkconsumer.spark.options import ReadOptions, option_of, shown
+from zkconsumer.spark.query_cluster import NoTimesError, QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
-from zkconsumer.spark.zookeeper_cluster import NoTimesError, QueryCluster, describe
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequ
     if not topics and not partitions:
         return
     option = "assign" if options.selection.partitions else "subscribe"
-    what, names = ("topic", ", ".join(topics)) if topics else ("partition", describe(partitions))
+    what, names = ("topic", ", ".join(topics)) if topics else ("partition", first_of(partitions, 5))
     problem = f"{names!r}: there is no such {what} in this cluster"
     if not options.allow_missing_topics:
         raise ConfigException(option, f"{problem}; allowMissingTopics=true reads nothing of it")
@@ -94,11 +95,11 @@ def check_given(edge: str, place: OffsetChoice, partitions: tuple[TopicPartition
         return
     missing = [tp for tp in partitions if tp not in place.named]
     if missing:
-        reason = f"its JSON must name every partition; {describe(missing)} is missing"
+        reason = f"its JSON must name every partition; {first_of(missing, 5)} is missing"
         raise ConfigException(option_of(edge, place), reason)
     strange = sorted(set(place.named) - set(partitions))
     if strange:
-        raise ConfigException(option_of(edge, place), f"its JSON names {describe(strange)}, which is not read")
+        raise ConfigException(option_of(edge, place), f"its JSON names {first_of(strange, 5)}, which is not read")
 
 
 def at_time(
@@ -115,7 +116,7 @@ def at_time(
     if later and not begun and not options.end_where_time_is_not_reached:
         raise ConfigException(
             option_of("starting", starting),
-            f"{shown(starting)!r}: {describe(later)} has no message of that time or later; "
+            f"{shown(starting)!r}: {first_of(later, 5)} has no message of that time or later; "
             "startingOffsetsByTimestampStrategy=latest starts there at the end",
         )
     return found

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError
@@ -20,7 +21,6 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import in_words
 from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.spark.zookeeper_cluster import describe
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.session import Session
@@ -97,7 +97,7 @@ class Snapshot:
             if options.config.coordinated_by_brokers:
                 stored = cluster.committed(options.group, list(self._beyond)) if self._beyond else {}
                 back = {tp: todo[tp] for tp, offset in stored.items() if offset == self._beyond[tp]}
-                cluster.set_back(options.group, back)
+                cluster.commit(options.group, back, also_back=True)
                 cluster.commit(options.group, todo)
                 return
             outcomes: dict[TopicPartition, Outcome] = {}
@@ -109,7 +109,7 @@ class Snapshot:
         refused = {tp: CommitRefusedError(outcome) for tp, outcome in outcomes.items() if outcome is not Outcome.DONE}
         if refused:
             why = "; ".join(sorted({str(error) for error in refused.values()}))
-            raise OffsetCommitError(f"group {options.group}: not committed: {describe(sorted(refused))} ({why})")
+            raise OffsetCommitError(f"group {options.group}: not committed: {first_of(refused, 5)} ({why})")
 
 
 def make(given: Mapping[str, object]) -> Snapshot:

@@ -1,16 +1,17 @@
 """Keeps the options of ``CREATE TABLE t USING zkconsumer OPTIONS (...)`` for the queries of the table.
 
 Pure; any thread. Spark gives a Python data source the options of a table only when the table is created, to ask it for
-the columns. Each option comes twice then, once with the prefix ``option.``, among the table's properties. A query of
-the table gets the stored columns and none of the options. So the options are stored in the columns: as metadata of the
-first one. Secrets are not, because metadata goes on into everything that is written from the table.
+the columns. Each option comes twice then: ``subscribe``, its copy ``option.subscribe``, and all other properties of the
+table beside them. :func:`without_copies` leaves out both. A query of the table gets the stored columns and none of the
+options. So the options are stored in the columns: as metadata of the first one. Secrets are not, because metadata goes
+on into everything that is written from the table.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql.types import StructField, StructType
 
@@ -59,3 +60,32 @@ def overridden(stored: Mapping[str, str], given: Mapping[str, str]) -> Mapping[s
     """Return the options of a query: those of its table, and those given ``WITH`` the query, which come first."""
     own = {name.lower() for name in given}
     return {**{name: value for name, value in stored.items() if name not in own}, **given}
+
+
+_COPY: Final = "option."
+_PROVIDER: Final = "provider"
+"""A property that the catalog adds to each table."""
+
+
+class GivenOptions(NamedTuple):
+    """The options of the user, and whether they are those of a new table."""
+
+    options: Mapping[str, str]
+    creates_table: bool
+
+
+def without_copies(given: Mapping[str, str]) -> GivenOptions:
+    """Return the options without Spark's copies, and without the properties of a table, which are no options.
+
+    Raises ConfigException for a copy that differs from its original, or has none.
+    """
+    lower = {name.lower(): value for name, value in given.items()}
+    copies = {name.removeprefix(_COPY): value for name, value in lower.items() if name.startswith(_COPY)}
+    for name, value in copies.items():
+        if name not in lower:
+            raise ConfigException(_COPY + name, f"unknown option; it is Spark's name for a copy of {name}")
+        if lower[name] != value:
+            raise ConfigException(_COPY + name, f"contradicts {name}, of which it should be a copy; say one of them")
+    if _PROVIDER in lower:
+        return GivenOptions({name: value for name, value in given.items() if name.lower() in copies}, True)
+    return GivenOptions({name: value for name, value in given.items() if not name.lower().startswith(_COPY)}, False)

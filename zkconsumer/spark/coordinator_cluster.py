@@ -1,7 +1,7 @@
 """The cluster as a query asks it with ``group.coordination=kafka``: the brokers, also for the group's offsets.
 
 ZooKeeper is asked only for the brokers' addresses, and only without ``bootstrap.servers``. Threads: as in
-``zookeeper_cluster``.
+``query_cluster``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -19,37 +20,30 @@ from zkconsumer.errors import (
     OffsetCommitError,
     UnknownMemberIdError,
 )
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, topics_of
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.cluster_metadata import topics_of
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.options import ReadOptions, Selection
-from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster, describe
-from zkconsumer.wiring.member_parts import registered_endpoints
+from zkconsumer.spark.query_cluster import LiveMembersError, QueryCluster
+from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 
 T = TypeVar("T")
 
 
-class BrokersQueryCluster(QueryCluster):
-    """Channels to the brokers, which tell partitions, leaders and offsets; a context manager."""
+class CoordinatorQueryCluster(QueryCluster):
+    """The brokers tell partitions, leaders, members and offsets."""
 
     def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
         super().__init__(config, isolation_level)
-        self._bootstrap = BootstrapBrokers(
-            config.bootstrap_addresses, self._new_channel, config.security_protocol, config.broker_addresses
-        )
         self._brokers: Sequence[Endpoint] = ()
-        self._client: OffsetClient | None = None
+        self._coordinator: OffsetClient | None = None
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-        """Do as :meth:`QueryCluster.partitions`.
-
-        Raises BrokerError; RegistryError if brokers are found by ZooKeeper.
-        """
+        """Do as :meth:`QueryCluster.partitions`. Raises BrokerError; RegistryError if ZooKeeper names the brokers."""
         allowed = selection.allowed
         named = selection.topics or sorted({tp.topic for tp in selection.partitions})
 
@@ -70,8 +64,8 @@ class BrokersQueryCluster(QueryCluster):
         missing = () if allowed is not None else tuple(topic for topic in named if topic not in counts)
         return tuple(sorted(found)), missing
 
-    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """Do as :meth:`QueryCluster.leaders`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        """Ask a broker. Raises BrokerError; RegistryError if ZooKeeper names the brokers."""
         topics = sorted({tp.topic for tp in partitions})
         told = self._ask_brokers(lambda channel, deadline: channel.metadata(topics, deadline))
         known = {endpoint.broker_id: endpoint for endpoint in self._brokers}
@@ -81,20 +75,17 @@ class BrokersQueryCluster(QueryCluster):
             if leader in known:
                 found[tp] = known[leader]
             elif leader in told.brokers:
-                found[tp] = self._endpoint(leader, *told.brokers[leader])
-        asked = set(partitions)
-        self._leaders = {tp: where for tp, where in self._leaders.items() if tp not in asked} | found
+                found[tp] = self._client.endpoint(leader, *told.brokers[leader])
         return found
 
     def close(self) -> None:
         """Close everything; within seconds. May be called again."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        if self._coordinator is not None:
+            self._coordinator.close()
         super().close()
 
     def live_members(self, group: str) -> tuple[str, ...]:
-        """Return the group's members as its coordinator describes them. Raises BrokerError."""
+        """Return the members as the group's coordinator describes them. Raises BrokerError."""
 
         def ask(client: OffsetClient, deadline: Deadline) -> tuple[str, ...]:
             return tuple(client.ask(lambda channel: channel.describe([group], deadline), deadline)[group].who)
@@ -105,42 +96,25 @@ class BrokersQueryCluster(QueryCluster):
         """Return the group's offsets that its coordinator keeps. Raises BrokerError."""
         return self._ask_coordinator(group, partial(_committed, partitions))
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Move the group's offsets on to these; one that is further already stays.
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool = False) -> None:
+        """Do as :meth:`QueryCluster.commit`.
 
         We are no member, so the coordinator takes offsets only while the group has no members.
         Raises LiveMembersError, OffsetCommitError, BrokerError.
         """
-        self._write(group, offsets, also_back=False)
-
-    def _write(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool) -> None:
         try:
             self._ask_coordinator(group, partial(_commit, offsets, also_back))
         except UnknownMemberIdError as error:
             raise LiveMembersError(
-                f"group {group}: not committed: {describe(sorted(offsets))} (the group has live members: {error})"
+                f"group {group}: not committed: {first_of(offsets, 5)} (the group has live members: {error})"
             ) from error
 
     # ---- inside ----
 
-    def _new_channel(self, endpoint: Endpoint) -> BrokerChannel:
-        config = self._config
-        return BrokerChannel(
-            endpoint,
-            client_id=config.client_id,
-            socket_timeout=config.socket_timeout_ms / 1000,
-            security=channel_security(config),
-        )
-
-    def _endpoint(self, broker: int, host: str, port: int) -> Endpoint:
-        config = self._config
-        told = Endpoint(broker, host, port, protocol=config.security_protocol)
-        return choose_endpoint([told], config.security_protocol, config.broker_addresses)
-
     def _find_brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        if self._config.bootstrap_servers:
-            return self._bootstrap(deadline)
-        return self.ask(lambda session, within: registered_endpoints(session, self._config, within))
+        if self._client.bootstrap:
+            return self._client.brokers(deadline)
+        return self.ask(lambda _, within: self._client.brokers(within))
 
     def _ask_brokers(self, question: Callable[[BrokerChannel, Deadline], T]) -> T:
         """Ask one broker after the other, and again, until one has answered."""
@@ -162,13 +136,13 @@ class BrokersQueryCluster(QueryCluster):
 
     def _ask_coordinator(self, group: str, question: Callable[[OffsetClient, Deadline], T]) -> T:
         """Ask the group's coordinator, and again, until it has answered."""
-        if self._client is None:
-            self._client = OffsetClient(CoordinatorSearch(group, self._find_brokers, self._new_channel))
-        return self._again(partial(question, self._client))
+        if self._coordinator is None:
+            self._coordinator = self._client.group_client(group, self._find_brokers)
+        return self._again(partial(question, self._coordinator))
 
     def _again(self, once: Callable[[Deadline], T]) -> T:
         """Retry until success or the deadline. Raise an error at once if another try cannot help."""
-        deadline, pause = Deadline(self._config.socket_timeout_ms / 1000), self._config.refresh_leader_backoff_ms / 1000
+        deadline, pause = Deadline(self._patience), self._config.refresh_leader_backoff_ms / 1000
         while True:
             try:
                 return once(deadline)
@@ -196,10 +170,10 @@ def _commit(offsets: Mapping[TopicPartition, int], also_back: bool, client: Offs
             raise error
     if refused:
         why = "; ".join(sorted({codes.name(error.code) for error in refused.values()}))
-        raise OffsetCommitError(f"group {client.group}: not committed: {describe(sorted(refused))} ({why})")
+        raise OffsetCommitError(f"group {client.group}: not committed: {first_of(refused, 5)} ({why})")
 
 
 def cluster_of(options: ReadOptions) -> QueryCluster:
     """Return the cluster of these options, not open yet."""
-    kind = BrokersQueryCluster if options.config.coordinated_by_brokers else QueryCluster
+    kind = CoordinatorQueryCluster if options.config.coordinated_by_brokers else ZooKeeperQueryCluster
     return kind(options.config, options.isolation_level)

@@ -29,8 +29,8 @@ from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.offset_ranges import Progress, encode_progress
 from zkconsumer.spark.options import ReadOptions, Selection
+from zkconsumer.spark.query_cluster import LiveMembersError, QueryCluster
 from zkconsumer.spark.query_member import QueryMember
-from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster
 from zkconsumer.wiring import consumer_id
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class Bystander:
     def set_back(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Write the starts of these partitions. Otherwise a later query would start at their old offsets."""
         try:
-            self._cluster.set_back(self._group, starts)
+            self._cluster.commit(self._group, starts, also_back=True)
         except LiveMembersError as error:
             self._refused(error)
         self._settled.update(starts)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from zkconsumer.cluster.cluster_client import BrokerChannels
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -39,8 +40,8 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import LogSpan, in_words, out_of_log, within
 from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.schema import arrow_schema
-from zkconsumer.spark.zookeeper_cluster import QueryCluster, open_channel
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +281,8 @@ class RangeReader:
             raise BrokerUnavailableError(f"{where} has no leader")
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = open_channel(self._config, endpoint, Deadline(self._timeout))
+            channels = BrokerChannels(self._config, self._timeout)
+            channel = self._channels[endpoint] = channels.connected(endpoint, Deadline(self._timeout))
         self._used_at[endpoint] = monotonic()
         return channel
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import (
     BrokerUnavailableError,
     OffsetOutOfRangeError,
@@ -33,6 +34,7 @@ from zkconsumer.spark.offset_ranges import (
     LogSpan,
     Progress,
     Span,
+    TriggerDelay,
     advance,
     decode_progress,
     encode_progress,
@@ -43,9 +45,8 @@ from zkconsumer.spark.offset_ranges import (
     stream_position,
 )
 from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
-from zkconsumer.spark.trigger_delay import TriggerDelay
-from zkconsumer.spark.zookeeper_cluster import QueryCluster, describe
 
 log = logging.getLogger(__name__)
 
@@ -276,13 +277,13 @@ class QueryRun:
         self._missing = missing
         absent = tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
         if absent and absent != self._absent:
-            log.warning("there is no partition %s (yet); waiting for it", describe(absent))
+            log.warning("there is no partition %s (yet); waiting for it", first_of(absent, 5))
         self._absent = absent
         return partitions
 
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
         gone = tuple(sorted(set(done).difference(existing)))
-        problem = f"{describe(gone)} is in the checkpoint, but exists no more or is not selected any more"
+        problem = f"{first_of(gone, 5)} is in the checkpoint, but exists no more or is not selected any more"
         if gone and self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
         if gone and gone != self._gone:
@@ -316,7 +317,7 @@ class QueryRun:
         self._claimed.update(first)
 
     def _read_from_beginning(self, lost: Sequence[TopicPartition], known: Mapping[TopicPartition, int]) -> None:
-        problem = f"{describe(lost)}: the topic was deleted and made anew"
+        problem = f"{first_of(lost, 5)}: the topic was deleted and made anew"
         if self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
         for tp, span in self._cluster.log_spans(lost).items():

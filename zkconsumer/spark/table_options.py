@@ -11,7 +11,7 @@ from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.cluster_connection import command_config
+from zkconsumer.operations.command_config import command_config
 from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_all, unknown
 from zkconsumer.spark.table_rows import TABLES
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -72,7 +72,7 @@ class TableReader(DataSourceReader):
         """
         del partition
         options = self.options
-        source = LiveSource(ClusterConnection(options.config, options.timeout))
+        source = LiveSource(ClusterClient(options.config, options.timeout))
         try:
             yield from batches(source, options, self._schema)
         finally:

@@ -6,6 +6,6 @@ and ``zookeeper_member``, ``coordinator_member`` and ``bridge_member`` have thos
 
 from zkconsumer.wiring.builder import build_member, consumer_id
 from zkconsumer.wiring.member_lifecycle import GroupMember
-from zkconsumer.wiring.member_parts import MemberEnvironment, fetch_settings
+from zkconsumer.wiring.member_parts import MemberEnvironment
 
-__all__ = ["GroupMember", "MemberEnvironment", "build_member", "consumer_id", "fetch_settings"]
+__all__ = ["GroupMember", "MemberEnvironment", "build_member", "consumer_id"]

@@ -11,20 +11,14 @@ import uuid
 from functools import partial
 
 from zkconsumer.assignors.group_strategy import assignment_strategy
+from zkconsumer.cluster.cluster_client import BrokerChannels, Brokers, bootstrap_brokers, registered_endpoints
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConfigException
-from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import PLACEMENTS, ConsumerId
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.wiring.member_lifecycle import GroupMember
-from zkconsumer.wiring.member_parts import (
-    Brokers,
-    CoordinatorChannels,
-    MemberEnvironment,
-    MemberParts,
-    registered_endpoints,
-)
+from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease
 
@@ -67,6 +61,11 @@ def build_member(
     return (_in_both if config.group_migration else _in_brokers)(config, consumer, listener, environment)
 
 
+def coordinator_channels(config: ConsumerConfig) -> BrokerChannels:
+    """Return the maker of channels to the brokers that coordinate groups or keep offsets. Raises as its class."""
+    return BrokerChannels(config, config.offsets_channel_socket_timeout_ms / 1000)
+
+
 def _in_zookeeper(
     config: ConsumerConfig,
     consumer: ConsumerId,
@@ -81,7 +80,7 @@ def _in_zookeeper(
     events = environment.events()
     session = environment.session(config, events.put)
     brokers = RegisteredBrokers(session, config)
-    channels = CoordinatorChannels(config)
+    channels = coordinator_channels(config)
     strategy = environment.strategy or assignment_strategy(config)
     parts = MemberParts(
         config,
@@ -104,12 +103,10 @@ def _in_brokers(
 ) -> GroupMember:
     from zkconsumer.wiring.coordinator_member import BrokerCoordination
 
-    channels = CoordinatorChannels(config)
+    channels = coordinator_channels(config)
     session = None if config.bootstrap_servers else environment.session(config, lambda _: None)
     brokers: Brokers = (
-        BootstrapBrokers(config.bootstrap_addresses, channels, config.security_protocol, config.broker_addresses)
-        if session is None
-        else partial(registered_endpoints, session, config)
+        bootstrap_brokers(config, channels) if session is None else partial(registered_endpoints, session, config)
     )
     parts = MemberParts(
         config,
@@ -140,7 +137,7 @@ def _in_both(
         consumer,
         lease=session.lease,
         brokers=RegisteredBrokers(session, own),
-        channels=CoordinatorChannels(own),
+        channels=coordinator_channels(own),
         events=events,
         listener=listener,
         environment=environment,

@@ -9,21 +9,21 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
+from zkconsumer.cluster.cluster_client import BrokerChannels, Brokers, zookeeper_session
+from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
-from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.kafka import BrokerChannel, Security, channel_security, choose_endpoint
+from zkconsumer.kafka import Security
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Source
@@ -32,36 +32,21 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
 from zkconsumer.version import VERSION
-from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.node_codecs import RegisteredBroker
-from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 StreamT = TypeVar("StreamT", bound=KafkaStream[Any, Any])
-Brokers = Callable[[Deadline], Sequence[Endpoint]]
-
-
-def zookeeper_session(config: ConsumerConfig, on_change: Callable[[SessionChanged], None]) -> Session:
-    """Return a ZooKeeper session that is not open yet."""
-    return Session(
-        config.zookeeper_connect,
-        timeout=config.zookeeper_session_timeout_ms / 1000,
-        on_change=on_change,
-        security=registry_security(config),
-    )
 
 
 def stamped(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
@@ -95,28 +80,6 @@ class MemberEnvironment:
     joins_patiently: bool = False
 
 
-class CoordinatorChannels:
-    """Makes channels to the brokers that coordinate groups or keep offsets.
-
-    Raises: ConfigException for a file of the configuration that cannot be used, MissingExtraError for a login that
-    needs a library.
-    """
-
-    def __init__(self, config: ConsumerConfig) -> None:
-        self.security = channel_security(config)
-        self._client_id = config.client_id
-        self._socket_timeout = config.offsets_channel_socket_timeout_ms / 1000
-
-    def __call__(self, endpoint: Endpoint, client_id: str | None = None) -> BrokerChannel:
-        """Return a channel that is not connected yet; ``client_id`` is by default the configured one."""
-        return BrokerChannel(
-            endpoint,
-            client_id=client_id or self._client_id,
-            socket_timeout=self._socket_timeout,
-            security=self.security,
-        )
-
-
 class Ownership(NamedTuple):
     """The parts of an engine that do not depend on its coordinator."""
 
@@ -147,7 +110,7 @@ class MemberParts:
         *,
         lease: Lease,
         brokers: Brokers,
-        channels: CoordinatorChannels,
+        channels: BrokerChannels,
         events: SimpleQueue[Any],
         listener: ConsumerRebalanceListener | None,
         environment: MemberEnvironment,
@@ -176,7 +139,8 @@ class MemberParts:
         )
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
-        self.lookup = OffsetLookup(settings, brokers)
+        self.lookup = OffsetLookup(brokers, settings.channel, settings.backoff, settings.isolation_level)
+        self._settings = settings
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
     def message_lookup(self) -> MessageLookup:
@@ -324,28 +288,6 @@ class MemberParts:
         return {
             tp: None if tp in leaderless or position.lag < 0 else position.lag for tp, position in positions.items()
         }
-
-
-def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Deadline) -> list[Endpoint]:
-    """Return the brokers that are registered in ZooKeeper, each with the address to reach it at.
-
-    Raises: RegistryError; NoReachableEndpointError if no broker has such an address.
-    """
-    return reachable(registered_brokers(session, deadline), config)
-
-
-def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> list[Endpoint]:
-    """Return the addresses of these brokers. Raises NoReachableEndpointError if no broker has one that we can use."""
-    found: list[Endpoint] = []
-    unreachable: NoReachableEndpointError | None = None
-    for broker in brokers:
-        try:
-            found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
-        except NoReachableEndpointError as e:
-            unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
-    if not found and unreachable is not None:
-        raise unreachable
-    return found
 
 
 def read_timeout(config: ConsumerConfig) -> float | None:

@@ -18,20 +18,19 @@ from typing import Any, Self
 from weakref import finalize
 
 from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
+from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
+from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
-from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of, thread_id
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.decoders import K, V
-from zkconsumer.wiring.cluster_access import ClusterAccess
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 
-CLOSE_WITHIN = 2.0
 _FOR_EVER = float("inf")
 _PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
 _FORMS = (
@@ -107,7 +106,7 @@ class PartitionReading:
         # a start that is not in the log any more: as much as there is, and not nothing
         self._config = config.replace(auto_offset_reset="smallest")
         self._name = name
-        self._access = ClusterAccess(self._config)
+        self._client = ClusterClient(self._config, socket_timeout=config.socket_timeout_ms / 1000)
         self._parts: MemberParts | None = None
         self._queue: StreamQueue | None = None
         self._positions: Sequence[PartitionPosition] = ()
@@ -122,7 +121,7 @@ class PartitionReading:
         deadline: Deadline,
     ) -> PartitionStream[Any, Any]:
         """Return the stream. Raises: as ``connector.read``; close this then."""
-        lookup = self._access.open(deadline).lookup
+        lookup = self._client.open(deadline).lookup
         if isinstance(partitions, str):
             partitions = sorted(lookup.partitions([partitions], deadline))
         starts = find_starts(start, partitions, lookup, deadline)
@@ -149,8 +148,8 @@ class PartitionReading:
             self._config,
             ConsumerId(self._name),
             lease=lease,
-            brokers=self._access.brokers,
-            channels=self._access.channels,
+            brokers=self._client.brokers,
+            channels=self._client.channels,
             events=SimpleQueue(),
             listener=None,
             environment=MemberEnvironment(delivery=refusals),
@@ -166,7 +165,7 @@ class PartitionReading:
         if self._parts is not None:
             self._parts.fetching.close(Deadline(within))
             self._parts.lookup.close()
-        self._access.close(within)
+        self._client.close(within)
 
     def _close_later(self) -> None:
         Thread(target=self.close, name=f"{self._name}-closing", daemon=True).start()

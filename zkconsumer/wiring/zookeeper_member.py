@@ -8,6 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.cluster.cluster_client import reachable
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
@@ -30,7 +31,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring.member_parts import MemberParts, reachable
+from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory

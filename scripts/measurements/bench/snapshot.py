@@ -10,8 +10,9 @@ from kazoo.client import KazooClient
 
 from scripts.measurements.bench.plan import Plan
 from tests.timing import eventually, scaled
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -37,7 +38,7 @@ def run(plan: Plan) -> dict[str, Any]:
             config, _ = command_config(cluster.zookeeper_connect, None)
 
             def fresh() -> LiveSource:
-                return LiveSource(ClusterConnection(config, _TIMEOUT_S))
+                return LiveSource(ClusterClient(config, _TIMEOUT_S))
 
             seconds = _measure(fresh(), fresh, times)
         finally:
@@ -70,7 +71,7 @@ def _measure(source: LiveSource, fresh: Any, times: int) -> dict[str, list[float
         eventually(lambda: _complete(source.snapshot("g")), 60, "the broker knows all partitions")
         for _ in range(times):
             begun = perf_counter()
-            reader = ZooKeeperReader(source.connection.session, SnapshotDraft("g", 0), Deadline(_TIMEOUT_S))
+            reader = ZooKeeperReader(source.client.session, SnapshotDraft("g", 0), Deadline(_TIMEOUT_S))
             assert reader.read()
             seconds["ZooKeeper"].append(perf_counter() - begun)
             begun = perf_counter()

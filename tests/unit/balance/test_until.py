@@ -10,15 +10,14 @@ import pytest
 
 from tests.timing import scaled
 from zkconsumer.balance.until import RunEnd, find_ends, requested_end
-from zkconsumer.config import ConsumerConfig
+from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import UnknownTopicError
-from zkconsumer.fetch.offset_lookup import OffsetLookup
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.testing.fake_clock import ManualClock
-from zkconsumer.wiring.member_parts import fetch_settings
 
 NOW = 1_700_000_000_000
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -102,11 +101,14 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
+def channel(endpoint: Endpoint) -> BrokerChannel:
+    return BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(10))
+
+
 @pytest.fixture
 def lookup(cluster: FakeCluster) -> Iterator[OffsetLookup]:
-    config = ConsumerConfig({"zookeeper.connect": "z:1", "group.id": "g", "refresh.leader.backoff.ms": "10"})
     endpoints = [Endpoint(number, host, port) for number, host, port in cluster.addresses()]
-    lookup = OffsetLookup(fetch_settings(config), lambda _: endpoints)
+    lookup = OffsetLookup(lambda _: endpoints, channel, backoff=0.01)
     yield lookup
     lookup.close()
 

@@ -14,16 +14,17 @@ from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
-from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cluster import group_offsets as group_offsets_admin
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogRange, Step
+from zkconsumer.core.offset_moves import LogRange, Step
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, ZooKeeperSide
+from zkconsumer.operations.offset_writer import OffsetRun
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
@@ -59,7 +60,9 @@ class World(CommandLine):
         return {tp[1]: offset for tp, offset in self.cluster.committed("g").items()}
 
 
-def before_writes(monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperSide | KafkaSide], world: World) -> None:
+def before_writes(
+    monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperGroupOffsets | KafkaGroupOffsets], world: World
+) -> None:
     write = side.write
 
     def watched(self: Any, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
@@ -81,14 +84,14 @@ def world(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
             cluster.append("t", partition, [b"m"] * 90)
             cluster.truncate_before("t", partition, 10)
         made = World(cluster, capsys)
-        for side in (ZooKeeperSide, KafkaSide):
+        for side in (ZooKeeperGroupOffsets, KafkaGroupOffsets):
             before_writes(monkeypatch, side, made)
         yield made
 
 
 def backup() -> str:
     """Return the text of the only backup file. No other file is left."""
-    (file,) = [path for path in Path().iterdir() if path.name.endswith(".rollback.json")]
+    (file,) = [path for path in Path().iterdir() if path.name.endswith(".undo.json")]
     assert len(list(Path().iterdir())) == 1
     return str(file)
 
@@ -166,6 +169,32 @@ def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     assert world.kafkas() == {0: 50}
 
 
+def test_former_options_work_with_a_warning(world: World) -> None:
+    world.in_zookeeper({0: 50})
+    assert world("--to", "kafka", "--backup", "a.json") == 0
+    assert "warning: --backup is now --undo-file" in world.err
+    assert "warning: the next release will write only with --execute" in world.err
+    assert world.kafkas() == {0: 50}
+    assert world("--rollback", "a.json", "--undo-file", "b.json") == 0
+    assert (
+        f"--rollback is now: zkconsumer offsets undo a.json --zookeeper {world.cluster.zookeeper_connect}" in world.err
+    )
+    assert world("--to", "kafka", "--execute", "--undo-file", "c.json") == 0
+    assert "warning" not in world.err
+    assert world("--to", "kafka", "--dry-run") == 0
+    assert "warning" not in world.err
+
+
+def test_offsets_undo_puts_back_what_a_migration_overwrote(world: World) -> None:
+    world.in_zookeeper({0: 50, 1: 60})
+    world.in_kafka({0: 20, 1: 30})
+    assert world("--to", "kafka", "--execute") == 0
+    assert f"zkconsumer offsets undo {backup()} --zookeeper {world.cluster.zookeeper_connect} --execute" in world.out
+    connect = ("--zookeeper", world.cluster.zookeeper_connect, "--execute")
+    assert world.run("offsets", "undo", backup(), *connect, "--undo-file", "again.json") == 0
+    assert world.kafkas() == {0: 20, 1: 30}
+
+
 # ---- what is not decided, and who lives ----
 
 
@@ -220,13 +249,13 @@ def test_a_member_of_kafkas_is_named(world: World) -> None:
 def test_an_offset_written_after_the_plan_is_kept(world: World, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
-    keep = carrying_out.save_backup
+    keep = OffsetRun.save
 
     def meanwhile(*arguments: Any) -> Path:
         (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
         return keep(*arguments)
 
-    monkeypatch.setattr(carrying_out, "save_backup", meanwhile)
+    monkeypatch.setattr(OffsetRun, "save", meanwhile)
     assert world("--to", to) == 1
     assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in world.out
     assert "t-1        written: 60" in world.out
@@ -257,14 +286,14 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, m
 
 def after_writes(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
     """Act after each write to Kafka, before its answer."""
-    write = KafkaSide.write
+    write = KafkaGroupOffsets.write
 
-    def acting(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+    def acting(self: KafkaGroupOffsets, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         refused = write(self, steps, deadline)
         action()
         return refused
 
-    monkeypatch.setattr(KafkaSide, "write", acting)
+    monkeypatch.setattr(KafkaGroupOffsets, "write", acting)
 
 
 def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,15 +395,15 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
 
 
 def test_what_went_wrong_is_said_and_not_that_time_was_over() -> None:
-    looks: Iterator[list[Any]] = iter([[]])
+    looks = iter([NoBrokersError("no broker is registered")])
 
-    def brokers(_: Deadline) -> list[Endpoint]:
-        for found in looks:
-            return found
-        raise RegistryUnavailableError("no answer in time")  # which is what a spent deadline makes of ZooKeeper
+    class Away(ClusterClient):
+        def brokers(self, deadline: Deadline) -> list[Endpoint]:
+            raise next(looks, RegistryUnavailableError("no answer in time"))  # as ZooKeeper at a spent deadline
 
+    client = Away(ConsumerConfig(zookeeper_connect="zk", group_id="g"))
     with pytest.raises(NoBrokersError, match="no broker is registered"):
-        KafkaSide("g", brokers, Mock(), lambda _: []).members(Deadline(0.3))
+        KafkaGroupOffsets(client, "g").members(Deadline(0.3))
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:
@@ -401,13 +430,16 @@ def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World) ->
         (["--to", "kafka", "--with-group"], "--with-group goes with --export only"),
         (["--verify", "--rolling"], "--rolling goes with --to only"),
         (["--verify", "--dry-run"], "go with what writes"),
+        (["--export", "kafka", "--execute"], "go with what writes"),
+        (["--to", "kafka", "--execute", "--dry-run"], "only one of --execute and --dry-run"),
+        (["--to", "kafka", "--backup", "a", "--undo-file", "b"], "--backup is the former name of --undo-file"),
         (["--verify", "--topic", "t:x"], "'x' is no partition"),
         (["--rollback", "f", "--ahead", "skip"], "--ahead goes with --to only"),
         (["--to", "kafka", "--wait", "1"], "--wait goes with --verify only"),
         # an empty name of a file is not taken as none
         *(
             (["--to", "kafka", option, ""], f"{option} names no file")
-            for option in ("--from-file", "--backup", "--config")
+            for option in ("--from-file", "--backup", "--config", "--undo-file", "--command-config")
         ),
         (["--rollback", ""], "--rollback names no file"),
         (["--export", "kafka", "--output", ""], "--output names no file"),
@@ -424,7 +456,7 @@ def test_a_properties_file_says_where_and_as_whom(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert world.run("migrate", "g", "--verify") == 2
-    assert "--zookeeper or --config" in world.err
+    assert "--zookeeper or --command-config" in world.err
     configs: list[ConsumerConfig] = []
 
     def group(config: ConsumerConfig, timeout: float) -> MigratedGroup:

@@ -15,9 +15,9 @@ import pytest
 from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from zkconsumer import cli
+from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.core.registration import CONFLICT_KEY
-from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide
+from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperOffsets
 from zkconsumer.testing import FakeCluster, ManualClock
 
 PARTITIONS, MESSAGES = 3, 50
@@ -79,15 +79,15 @@ def world(
 
 def before_write(monkeypatch: pytest.MonkeyPatch, action: Callable[[int], None]) -> None:
     """Tell ``action`` the number of each write, from 1, right before it."""
-    count, write = 0, OwnedZooKeeperSide.write
+    count, write = 0, OwnedZooKeeperOffsets.write
 
-    def acting(self: OwnedZooKeeperSide, *arguments: Any) -> dict[Any, str]:
+    def acting(self: OwnedZooKeeperOffsets, *arguments: Any) -> dict[Any, str]:
         nonlocal count
         count += 1
         action(count)
         return write(self, *arguments)
 
-    monkeypatch.setattr(OwnedZooKeeperSide, "write", acting)
+    monkeypatch.setattr(OwnedZooKeeperOffsets, "write", acting)
 
 
 # ---- reset ----

@@ -9,8 +9,9 @@ import pytest
 
 from tests.group_snapshots import Snapshots, group_snapshot
 from tests.timing import scaled
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import ChrootMissingError
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_lookup import (
     Root,
     UnknownGroupError,
@@ -117,7 +118,7 @@ def server() -> Iterator[FakeZooKeeperServer]:
 
 @contextmanager
 def source_in(server: FakeZooKeeperServer, chroot: str) -> Iterator[LiveSource]:
-    with closing(LiveSource(ClusterConnection(command_config(server.connect + chroot, None)[0], scaled(5.0)))) as made:
+    with closing(LiveSource(ClusterClient(command_config(server.connect + chroot, None)[0], scaled(5.0)))) as made:
         yield made
 
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core.migration.files import parse_backup
-from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
+from zkconsumer.cluster import group_offsets as group_offsets_admin
+from zkconsumer.core.offset_files import parse_backup
+from zkconsumer.core.offset_moves import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.operations import offset_writer
 from zkconsumer.operations.offset_writer import (
     GroupOwners,
     OffsetRun,
-    OwnedZooKeeperSide,
-    OwnerCheckedKafkaSide,
+    OwnedZooKeeperOffsets,
+    OwnerCheckedKafkaOffsets,
     WriteState,
     wait_until_followed,
 )
@@ -41,7 +41,7 @@ class House:
         self.server = FakeZooKeeper()
         self.session = self.server.session()
         self.session.open(Deadline(5.0))
-        self.side = OwnedZooKeeperSide(self.session, "g")
+        self.stored = OwnedZooKeeperOffsets(self.session, "g")
 
     def offset(self, partition: TopicPartition, data: bytes | int) -> None:
         self.server.put(f"{GROUP}/offsets/t/{partition.partition}", data if isinstance(data, bytes) else b"%d" % data)
@@ -73,7 +73,7 @@ class House:
         return {int(path.rpartition("/")[2]): data for path, data in self.server.tree(f"{GROUP}/offsets/t").items()}
 
     def run(self, timeout: float = 5.0, **more: Any) -> OffsetRun:
-        return OffsetRun("g", "h:1", self.side, timeout, **more)
+        return OffsetRun("g", "h:1", self.stored, timeout, **more)
 
 
 @pytest.fixture
@@ -109,17 +109,17 @@ def before_transaction(house: House, monkeypatch: pytest.MonkeyPatch, *actions: 
 
 def test_unowned_and_adopted_partitions_are_written(house: House) -> None:
     house.adopts(T1, at=5)
-    house.side.read(Deadline(5.0))
-    assert house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0)) == {}
+    house.stored.read(Deadline(5.0))
+    assert house.stored.write([write(T0, 1), write(T1, 2)], Deadline(5.0)) == {}
     assert house.offsets() == {0: b"1", 1: b"2"}
-    assert {tp: version for tp, (_, version) in house.side.adopted.items()} == {T1: 1}
+    assert {tp: version for tp, (_, version) in house.stored.adopted.items()} == {T1: 1}
 
 
 def test_an_owned_partition_without_offset_nodes_is_written(house: House) -> None:
     house.adopts(T0)
-    house.side.read(Deadline(5.0))
+    house.stored.read(Deadline(5.0))
     assert house.server.node(f"{GROUP}/offsets") is None
-    assert house.side.write([write(T0, 7)], Deadline(5.0)) == {}
+    assert house.stored.write([write(T0, 7)], Deadline(5.0)) == {}
     assert house.offsets() == {0: b"7"}
 
 
@@ -129,7 +129,7 @@ def test_owners_that_do_not_adopt_are_refused_by_name(house: House) -> None:
     house.owns("g_scala", T0, scala=True)
     house.owns("g_b", T1)
     house.owns("g_gone", T2)
-    refused = house.side.write([write(T0, 1), write(T1, 1), write(T2, 1)], Deadline(5.0))
+    refused = house.stored.write([write(T0, 1), write(T1, 1), write(T2, 1)], Deadline(5.0))
     assert [next(name for name in ("g_scala", "g_b", "g_gone") if name in refused[tp]) for tp in (T0, T1, T2)]
     assert house.offsets() == {}
 
@@ -137,7 +137,7 @@ def test_owners_that_do_not_adopt_are_refused_by_name(house: House) -> None:
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b-0", b"\x1b[2J-0", b"." * 2000, b"g", b"-", b"-0", b".-0"])
 def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: bytes) -> None:
     house.server.put(f"{GROUP}/owners/t/0", data, ephemeral_owner=SESSION)
-    refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
+    refused = house.stored.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
     assert set(refused) == {T0}
     assert house.offsets() == {1: b"2"}
 
@@ -149,8 +149,8 @@ def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: by
 def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, operation: str, words: str) -> None:
     house.adopts(T0, at=5)
     house.server.refuse(f"{GROUP}/{path}", operation)
-    house.side.read(Deadline(5.0))
-    refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
+    house.stored.read(Deadline(5.0))
+    refused = house.stored.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
     assert list(refused) == [T0]
     assert words in refused[T0]
     house.server.refuse(f"{GROUP}/{path}")
@@ -159,7 +159,7 @@ def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, op
 
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
     house.adopts(T0, at=5)
-    assert "stop it" in house.side.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0))[T0]
+    assert "stop it" in house.stored.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0))[T0]
     assert house.offsets() == {0: b"5"}
 
 
@@ -169,14 +169,14 @@ def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
 def test_a_commit_of_the_owner_comes_in_between(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.adopts(T0, at=5)
     before_transaction(house, monkeypatch, lambda: house.offset(T0, 6), lambda: house.offset(T0, 7))
-    assert house.side.write([write(T0, 1)], Deadline(5.0)) == {}
+    assert house.stored.write([write(T0, 1)], Deadline(5.0)) == {}
     assert house.offsets() == {0: b"1"}
 
 
 def test_an_owner_that_always_commits_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.adopts(T0, at=5)
     before_transaction(house, monkeypatch, *[lambda: house.offset(T0, 6)] * 100)
-    assert house.side.write([write(T0, 1)], Deadline(5.0)) == {
+    assert house.stored.write([write(T0, 1)], Deadline(5.0)) == {
         T0: "its owner changed or committed at each of 8 tries; run the command again"
     }
     assert house.offsets() == {0: b"6"}
@@ -185,7 +185,7 @@ def test_an_owner_that_always_commits_is_given_up(house: House, monkeypatch: pyt
 def test_an_owner_that_registers_anew_comes_in_between(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its new registration says that it does not adopt offsets any more."""
     house.adopts(T0, at=5)
-    house.side.read(Deadline(5.0))
+    house.stored.read(Deadline(5.0))
 
     def register_anew() -> None:
         house.server.remove(f"{GROUP}/ids/g_a")
@@ -193,15 +193,15 @@ def test_an_owner_that_registers_anew_comes_in_between(house: House, monkeypatch
             house.ours("g_a", SESSION, "overwrite")
 
     before_transaction(house, monkeypatch, register_anew)
-    assert "overwrite" in house.side.write([write(T0, 1)], Deadline(5.0))[T0]
+    assert "overwrite" in house.stored.write([write(T0, 1)], Deadline(5.0))[T0]
     assert house.offsets() == {0: b"5"}
 
 
 def test_an_unowned_offset_that_somebody_wrote_is_kept(house: House) -> None:
     house.offset(T0, 5)
-    house.side.read(Deadline(5.0))
+    house.stored.read(Deadline(5.0))
     house.offset(T0, 6)
-    assert house.side.write([write(T0, 1)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+    assert house.stored.write([write(T0, 1)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
     assert house.offsets() == {0: b"6"}
 
 
@@ -243,7 +243,7 @@ def test_no_race_writes_over_an_owner_that_does_not_adopt(events: list[str]) -> 
     house.ours(OVERWRITES, SESSIONS[OVERWRITES], "overwrite")
     house.offset(T0, 5)
     claim(house, ADOPTS)
-    house.side.read(Deadline(5.0))
+    house.stored.read(Deadline(5.0))
     left, written_for = list(events), list[str | None]()
 
     def racing(*arguments: Any) -> Any:
@@ -257,7 +257,7 @@ def test_no_race_writes_over_an_owner_that_does_not_adopt(events: list[str]) -> 
 
     transact = house.session.transact
     setattr(house.session, "transact", racing)  # noqa: B010
-    refused = house.side.write([write(T0, 1)], Deadline(5.0))
+    refused = house.stored.write([write(T0, 1)], Deadline(5.0))
     assert written_for in ([None], [f"{ADOPTS}-0"], [])
     assert bool(refused) == (written_for == [])
     house.session.close(Deadline(5.0))
@@ -276,7 +276,7 @@ def followed(house: House, *actions: Callable[[], None]) -> Mapping[TopicPartiti
         left.pop(0)()
         return False
 
-    return wait_until_followed(house.side, 60.0, stopped, 5.0)
+    return wait_until_followed(house.stored, 60.0, stopped, 5.0)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def adopting(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
     house.ours("g_a")
     house.owns("g_a", T0, T1)
     house.offset(T0, 5)
-    assert house.side.write([write(T0, 1), write(T1, 1)], Deadline(5.0)) == {}
+    assert house.stored.write([write(T0, 1), write(T1, 1)], Deadline(5.0)) == {}
     return house
 
 
@@ -467,17 +467,17 @@ def test_owners_are_looked_up_right_before_a_commit_to_kafka(house: House) -> No
     house.member("g_scala")
     house.owns("g_scala", T0, scala=True)
     kafka = FakeKafka()
-    side = OwnerCheckedKafkaSide(kafka, GroupOwners(house.session, "g"))
-    assert "Scala member g_scala" in side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))[T0]
+    offsets = OwnerCheckedKafkaOffsets(kafka, GroupOwners(house.session, "g"))
+    assert "Scala member g_scala" in offsets.write([write(T0, 1), write(T1, 2)], Deadline(5.0))[T0]
     assert kafka.held == {T1: StoreEntry(2)}
-    assert OwnerCheckedKafkaSide(kafka, None).write([write(T0, 1)], Deadline(5.0)) == {}
+    assert OwnerCheckedKafkaOffsets(kafka, None).write([write(T0, 1)], Deadline(5.0)) == {}
 
 
 def test_an_offset_in_kafka_is_not_removed_under_its_owner(house: House) -> None:
     """The owner would commit its old place again, and the removal was told as done."""
     house.adopts(T0)
     kafka = FakeKafka()
-    side = OwnerCheckedKafkaSide(kafka, GroupOwners(house.session, "g"))
+    offsets = OwnerCheckedKafkaOffsets(kafka, GroupOwners(house.session, "g"))
     removals = [Step(tp, MoveVerdict.REMOVE, before=StoreEntry(5)) for tp in (T0, T1)]
-    assert "g_a owns it and would make the offset again" in side.write(removals, Deadline(5.0))[T0]
-    assert (kafka.removed, side.adopting) == ([T1], {})
+    assert "g_a owns it and would make the offset again" in offsets.write(removals, Deadline(5.0))[T0]
+    assert (kafka.removed, offsets.adopting) == ([T1], {})

@@ -12,6 +12,7 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from tests.values import present
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -24,7 +25,7 @@ from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Member
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
 from zkconsumer.operations.brokers_reader import member_of
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
@@ -57,7 +58,7 @@ def sources() -> Iterator[list[LiveSource]]:
 def source_of(
     made: list[LiveSource], zookeeper: str | None = None, bootstrap: str | None = None, timeout: float = 10.0
 ) -> LiveSource:
-    source = LiveSource(ClusterConnection(command_config(zookeeper, bootstrap)[0], scaled(timeout)))
+    source = LiveSource(ClusterClient(command_config(zookeeper, bootstrap)[0], scaled(timeout)))
     made.append(source)
     return source
 
@@ -333,7 +334,7 @@ def test_large_answers_are_read_fewer_at_a_time(cluster: FakeCluster) -> None:
     """At 512 reads at a time, a thousand nodes of 1 MB would take half a gigabyte."""
     for number in range(40):
         cluster.zookeeper.put(f"/large/{number}", b"x" * 200_000)
-    connection = ClusterConnection(command_config(cluster.zookeeper_connect, None)[0], scaled(10))
+    connection = ClusterClient(command_config(cluster.zookeeper_connect, None)[0], scaled(10))
     with connection:
         taken, under_way = 0, []
 

@@ -16,10 +16,15 @@ from zkconsumer.assignors.java_sticky import SubscribedMember
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.brokers_reasons import brokers_arithmetic
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy, assignment_by
-from zkconsumer.operations.strategy_reasons import arithmetic, number_runs, ordinal, threads_of_topic
+from zkconsumer.operations.strategy_reasons import (
+    arithmetic,
+    brokers_arithmetic,
+    number_runs,
+    ordinal,
+    threads_of_topic,
+)
 
 TOPICS = ("t", "Aa", "BB")  # the last two have the same hash in Java
 ROOMS = ("east", "west")

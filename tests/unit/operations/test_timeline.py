@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW, group_snapshot, partition
 from tests.timing import scaled
+from zkconsumer.cli.timeline import report, since
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
@@ -26,7 +27,6 @@ from zkconsumer.operations.group_snapshot import (
     TopicNode,
 )
 from zkconsumer.operations.timeline import EventKind, TimelineEvent, events, rebalances
-from zkconsumer.operations.timeline_report import report, since
 
 Claims = dict[str, tuple[str, int]]
 

@@ -8,8 +8,8 @@ from typing import Any
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection, parse
+from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.streaming_query import QueryRun
-from zkconsumer.spark.zookeeper_cluster import QueryCluster
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -37,7 +37,7 @@ class FakeCluster(QueryCluster):
     def live_members(self, group: str) -> tuple[str, ...]:
         return self.members
 
-    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+    def _find_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
         return dict.fromkeys(partitions, HERE)
 
     def seen_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
@@ -46,13 +46,10 @@ class FakeCluster(QueryCluster):
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool = False) -> None:
         self.writes += 1
-        self.offsets.update({tp: max(offset, self.offsets.get(tp, 0)) for tp, offset in offsets.items()})
-
-    def set_back(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self.writes += 1
-        self.offsets.update(offsets)
+        for tp, offset in offsets.items():
+            self.offsets[tp] = offset if also_back else max(offset, self.offsets.get(tp, 0))
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][1] for tp in partitions}

@@ -15,12 +15,11 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.spark import frame_lock, stream_reader
+from zkconsumer.spark import stream_reader
 from zkconsumer.spark.data_source import ZkConsumerDataSource
-from zkconsumer.spark.frame_lock import FrameLock
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.spark.stream_reader import StreamReader
+from zkconsumer.spark.stream_reader import FrameLock, StreamReader
 
 NOW, SOON = Deadline(0.0), 20.0
 OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t"}
@@ -137,4 +136,4 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
 def test_the_wait_for_a_stopped_query_is_longer_than_its_leave() -> None:
     from zkconsumer.spark.membership import CLOSE_WITHIN
 
-    assert frame_lock.LEAVES_WITHIN > 2 * CLOSE_WITHIN
+    assert stream_reader.LEAVES_WITHIN > 2 * CLOSE_WITHIN

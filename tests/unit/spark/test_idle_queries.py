@@ -16,7 +16,7 @@ from zkconsumer.spark import zookeeper_cluster as cluster_module
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import Selection, parse
 from zkconsumer.spark.streaming_query import QueryRun
-from zkconsumer.spark.zookeeper_cluster import QueryCluster
+from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 from zkconsumer.testing import FakeCluster
 
 TRIGGERS = 100
@@ -75,12 +75,13 @@ def test_an_idle_trigger_asks_zookeeper_nothing(
 
 
 @pytest.fixture
-def asking(kafka: FakeCluster, link: Proxy) -> Iterator[QueryCluster]:
+def asking(kafka: FakeCluster, link: Proxy) -> Iterator[ZooKeeperQueryCluster]:
     """The cluster as a query asks it, after a first look at a topic of two partitions, the members and the leaders."""
     kafka.create_topic("t", 2)
     kafka.append("t", 0, [b"x"] * 3)
     kafka.append("t", 1, [b"x"] * 4)
     with cluster_of(parse(options(link))) as made:
+        assert isinstance(made, ZooKeeperQueryCluster)
         assert made.partitions(BY_NAME) == ((A, B), ())
         assert made.log_ends([A, B]) == {A: 3, B: 4}
         assert made.live_members("g") == ()
@@ -96,7 +97,7 @@ def quiet(link: Proxy, ask: Callable[[], object]) -> object:
 
 
 def test_a_leader_that_moves_is_found_without_an_error(
-    kafka: FakeCluster, asking: QueryCluster, link: Proxy, caplog: pytest.LogCaptureFixture
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, link: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = asking.leaders([A])
     kafka.move_leader("t", 0, 1 - before[A].broker_id)
@@ -106,7 +107,7 @@ def test_a_leader_that_moves_is_found_without_an_error(
     assert not caplog.records
 
 
-def test_a_broker_that_registers_anew_is_found(kafka: FakeCluster, asking: QueryCluster) -> None:
+def test_a_broker_that_registers_anew_is_found(kafka: FakeCluster, asking: ZooKeeperQueryCluster) -> None:
     where = asking.leaders([A])[A].broker_id
     kafka.stop_broker(where)
     eventually(lambda: asking.leaders([A])[A].broker_id != where, 10, "the other broker")
@@ -116,7 +117,7 @@ def test_a_broker_that_registers_anew_is_found(kafka: FakeCluster, asking: Query
     assert asking.log_ends([A, B]) == {A: 3, B: 4}
 
 
-def test_topics_and_partitions_that_come_and_go_are_seen(kafka: FakeCluster, asking: QueryCluster) -> None:
+def test_topics_and_partitions_that_come_and_go_are_seen(kafka: FakeCluster, asking: ZooKeeperQueryCluster) -> None:
     kafka.add_partitions("t", 3)
     third = TopicPartition("t", 2)
     eventually(lambda: asking.partitions(BY_NAME)[0] == (A, B, third), 10, "the third partition")
@@ -127,7 +128,9 @@ def test_topics_and_partitions_that_come_and_go_are_seen(kafka: FakeCluster, ask
     eventually(lambda: asking.partitions(BY_NAME) == ((A,), ()), 10, "the new topic")
 
 
-def test_a_topic_of_a_pattern_that_comes_later_is_seen(kafka: FakeCluster, asking: QueryCluster, link: Proxy) -> None:
+def test_a_topic_of_a_pattern_that_comes_later_is_seen(
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, link: Proxy
+) -> None:
     given = options(link, subscribePattern="t.*")
     del given["subscribe"]
     pattern = parse(given).selection
@@ -137,7 +140,7 @@ def test_a_topic_of_a_pattern_that_comes_later_is_seen(kafka: FakeCluster, askin
     assert len(quiet(link, lambda: asking.partitions(pattern))[0]) == 3  # type: ignore[index]
 
 
-def test_a_member_that_joins_is_seen(kafka: FakeCluster, asking: QueryCluster) -> None:
+def test_a_member_that_joins_is_seen(kafka: FakeCluster, asking: ZooKeeperQueryCluster) -> None:
     kafka.zookeeper.put("/consumers/g/ids/somebody", b"{}")
     eventually(lambda: asking.live_members("g") == ("somebody",), 10, "the member")
     kafka.zookeeper.remove("/consumers/g/ids/somebody")
@@ -146,7 +149,7 @@ def test_a_member_that_joins_is_seen(kafka: FakeCluster, asking: QueryCluster) -
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_changes_while_the_link_is_down_is_seen(
-    ends: bool, kafka: FakeCluster, asking: QueryCluster, link: Proxy
+    ends: bool, kafka: FakeCluster, asking: ZooKeeperQueryCluster, link: Proxy
 ) -> None:
     """Watches do not survive their connection, so nothing that was read over it is believed any longer."""
     assert kafka.zookeeper_server is not None
@@ -163,10 +166,10 @@ def test_what_changes_while_the_link_is_down_is_seen(
 
 
 def test_nothing_is_believed_while_zookeeper_is_away(
-    asking: QueryCluster, link: Proxy, monkeypatch: pytest.MonkeyPatch
+    asking: ZooKeeperQueryCluster, link: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a query would go on for ever, and nothing could tell it that its topic is gone."""
-    monkeypatch.setattr(cluster_module, "_REGISTRY_TIMEOUT", 0.0)
+    monkeypatch.setattr("zkconsumer.spark.query_cluster._REGISTRY_TIMEOUT", 0.0)
     monkeypatch.setattr(type(asking.session()), "timeout", 0.0)
     link.drop()
     eventually(lambda: not asking.session().connected, 10, "the loss of the connection")
@@ -175,7 +178,7 @@ def test_nothing_is_believed_while_zookeeper_is_away(
 
 
 def test_a_brokers_answer_makes_up_for_a_lost_watch(
-    kafka: FakeCluster, asking: QueryCluster, monkeypatch: pytest.MonkeyPatch
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking.nodes.cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
     where = asking.leaders([A])[A].broker_id
@@ -185,7 +188,9 @@ def test_a_brokers_answer_makes_up_for_a_lost_watch(
     assert asking.leaders([A])[A].broker_id == 1 - where
 
 
-def test_a_partition_nobody_leads_is_looked_for_again(kafka: FakeCluster, asking: QueryCluster, link: Proxy) -> None:
+def test_a_partition_nobody_leads_is_looked_for_again(
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, link: Proxy
+) -> None:
     kafka.move_leader("t", 0, -1)
     eventually(lambda: asking.leaders([A]) == {}, 10, "the watch")
     asked = link.requests
@@ -198,7 +203,7 @@ def test_a_partition_nobody_leads_is_looked_for_again(kafka: FakeCluster, asking
 
 
 def test_after_some_minutes_all_is_read_again(
-    kafka: FakeCluster, asking: QueryCluster, monkeypatch: pytest.MonkeyPatch
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch that was lost without the connection would hide a change for ever."""
     now = monotonic()
@@ -210,7 +215,7 @@ def test_after_some_minutes_all_is_read_again(
 
 
 def test_a_topic_said_to_be_gone_is_asked_for(
-    kafka: FakeCluster, asking: QueryCluster, monkeypatch: pytest.MonkeyPatch
+    kafka: FakeCluster, asking: ZooKeeperQueryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker denies a partition before the watch has told of its end."""
     monkeypatch.setattr(asking.nodes.cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]

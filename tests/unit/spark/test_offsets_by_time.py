@@ -11,7 +11,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch_reader import plan
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.zookeeper_cluster import NoTimesError
+from zkconsumer.spark.query_cluster import NoTimesError
 
 BASE = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"}
 

@@ -13,6 +13,7 @@ import pytest
 from tests.timing import eventually
 from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import BrokerUnavailableError, ConsumerRebalanceFailedException, CoordinatorUnavailableError
@@ -26,7 +27,6 @@ from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import Selection, parse
 from zkconsumer.spark.query_member import stamped_query
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring.member_parts import zookeeper_session
 
 T = TypeVar("T")
 ALL = tuple(TopicPartition("t", number) for number in range(4))

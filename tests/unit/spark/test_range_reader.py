@@ -33,7 +33,7 @@ from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import ReadOptions, Selection, parse
 from zkconsumer.spark.range_reader import RangeReader
 from zkconsumer.spark.schema import arrow_schema, source_schema
-from zkconsumer.spark.zookeeper_cluster import QueryCluster
+from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 
 RANGE = OffsetRange(*WHERE, 0, 4)
 TWO = Batch([Written(value=b"a"), Written(value=b"b")])
@@ -44,7 +44,7 @@ def options(**given: str) -> ReadOptions:
     return parse({**base, **given})
 
 
-class Known(QueryCluster):
+class Known(ZooKeeperQueryCluster):
     """The answers of ZooKeeper and the brokers, known beforehand."""
 
     def __init__(

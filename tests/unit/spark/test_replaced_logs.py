@@ -20,8 +20,8 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import parse
+from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.streaming_query import QueryRun
-from zkconsumer.spark.zookeeper_cluster import QueryCluster
 from zkconsumer.testing import FakeCluster
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -451,7 +451,7 @@ def test_a_snapshot_sets_nobody_back(coordination: str, cluster: FakeCluster) ->
     with cluster_of(parse(given)) as beside:
         beside.commit("g", {A: 1000, B: 1000})
         part = make(given)
-        beside.set_back("g", {A: 900})
+        beside.commit("g", {A: 900}, also_back=True)
         part.commit()
         assert stored(cluster, coordination) == [900, BEFORE]
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.offset_ranges import Span, advance
-from zkconsumer.spark.trigger_delay import TriggerDelay
+from zkconsumer.spark.offset_ranges import Span, TriggerDelay, advance
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 Ends = dict[TopicPartition, int]

@@ -10,13 +10,14 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import NoBrokersError
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark.zookeeper_cluster import NoTimesError, QueryCluster
+from zkconsumer.spark.query_cluster import NoTimesError
+from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 
 TP = TopicPartition("t", 0)
 HERE = Endpoint(1, "h", 9092)
 
 
-class Returning(QueryCluster):
+class Returning(ZooKeeperQueryCluster):
     """A cluster whose broker is registered again after so many looks, and whose log ends at 7."""
 
     def __init__(self, looks: int, *, patience: float) -> None:

@@ -26,12 +26,12 @@ from zkconsumer.cli.dead.selected import (
     read_selected,
     wrong_usage,
 )
-from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.pointer_nodes import (
     DroppedPointers,
@@ -83,14 +83,14 @@ def run_drop(arguments: argparse.Namespace) -> int:
         usage = "--undo-file goes with --execute only, and names a file"
     if usage:
         return _refused(usage)
-    with open_connection(arguments) as connection:
-        nodes = pointer_nodes(connection, arguments.group)
+    with open_client(arguments) as client:
+        nodes = pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute drops these messages for good")
         if not arguments.execute or not selected:
             return 0 if whole else 1
         saved = by_partition(selected)
         file = _undo_file(arguments)
-        write_new(file, format_undo(DroppedPointers(nodes.group, connection.zookeeper, saved)))
+        write_new(file, format_undo(DroppedPointers(nodes.group, client.zookeeper, saved)))
         complain(f"what is dropped now is kept in {file}; 'zkconsumer dead undo' puts it back")
         chosen = filter_of(arguments)
         changes = {tp: dropped(chosen, {one.place for one in some}) for tp, some in saved.items()}
@@ -102,10 +102,10 @@ def run_replay(arguments: argparse.Namespace) -> int:
     usage = wrong_usage(arguments, changes=True)
     if usage:
         return _refused(usage)
-    with open_connection(arguments) as connection:
-        nodes = pointer_nodes(connection, arguments.group)
+    with open_client(arguments) as client:
+        nodes = pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute hands these messages to a member once more")
-        present = _present(nodes.group, connection, selected)
+        present = _present(nodes.group, client, selected)
         whole = whole and len(present) == len(selected)
         if not arguments.execute or not present:
             return 0 if whole else 1
@@ -127,10 +127,10 @@ def run_undo(arguments: argparse.Namespace) -> int:
         raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigException(str(path), str(error)) from None
-    with open_connection(arguments) as connection:
-        if saved.cluster != connection.zookeeper:
+    with open_client(arguments) as client:
+        if saved.cluster != client.zookeeper:
             complain(f"note: {path} was made with zookeeper.connect={saved.cluster or 'nothing'}")
-        nodes = pointer_nodes(connection, saved.group)
+        nodes = pointer_nodes(client, saved.group)
         selected = [(tp, one) for tp, some in sorted(saved.pointers.items()) for one in some]
         _print(saved.group, selected, arguments)
         if not arguments.execute:
@@ -160,10 +160,10 @@ def _print(group: str, selected: Sequence[Selected], arguments: argparse.Namespa
     print(render(Table(COLUMNS, [row(group, one) for one in selected]), arguments.format), flush=True)
 
 
-def _present(group: str, connection: ClusterConnection, selected: Sequence[Selected]) -> list[Selected]:
+def _present(group: str, client: ClusterClient, selected: Sequence[Selected]) -> list[Selected]:
     """Return the pointers whose messages are in the log, and tell of the others."""
     present, gone = [], 0
-    for one, message in read_messages(connection, selected):
+    for one, message in read_messages(client, selected):
         if message.record is not None:
             present.append(one)
             continue

@@ -13,10 +13,10 @@ from zkconsumer.cli.dead.selected import (
     read_selected,
     wrong_usage,
 )
-from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.moments import moment
 from zkconsumer.operations.pointer_nodes import PointerNodes
 from zkconsumer.runtime.deadline import Deadline
@@ -42,9 +42,9 @@ def run_list(arguments: argparse.Namespace) -> int:
         if usage:
             print(f"zkconsumer dead: {usage}", file=sys.stderr)
             return 2
-    with open_connection(arguments) as connection:
+    with open_client(arguments) as client:
         rows, whole = [], True
-        for nodes in [pointer_nodes(connection, name) for name in names] if names else _all_groups(connection):
+        for nodes in [pointer_nodes(client, name) for name in names] if names else _all_groups(client):
             selected, read = read_selected(nodes, arguments)
             rows += [row(nodes.group, one) for one in selected]
             whole = whole and read
@@ -52,11 +52,11 @@ def run_list(arguments: argparse.Namespace) -> int:
         return 0 if whole else 1
 
 
-def _all_groups(connection: ClusterConnection) -> Iterable[PointerNodes]:
-    names = connection.session.children(paths.CONSUMERS, Deadline(connection.timeout)) or ()
+def _all_groups(client: ClusterClient) -> Iterable[PointerNodes]:
+    names = client.session.children(paths.CONSUMERS, Deadline(client.timeout)) or ()
     for name in sorted(names):
         if name_problem(name) is None:
-            yield PointerNodes(connection.session, name, connection.timeout)
+            yield PointerNodes(client.session, name, client.timeout)
 
 
 def row(group: str, selected: Selected) -> tuple[str | int | None, ...]:

@@ -22,13 +22,13 @@ from zkconsumer.cli.dead.selected import (
     read_selected,
     wrong_usage,
 )
-from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
 from zkconsumer.cli.tables import JSON, as_json, data_field, printable
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.runtime.deadline import Deadline
 
 LARGEST = 64 * 1024 * 1024
@@ -65,12 +65,12 @@ def run_show(arguments: argparse.Namespace) -> int:
         print(f"zkconsumer dead: {usage}", file=sys.stderr)
         return 2
     arguments.parked = True  # what is named by its offset is shown, whatever waits for it
-    with open_connection(arguments) as connection:
-        selected, _ = read_selected(pointer_nodes(connection, arguments.group), arguments)
+    with open_client(arguments) as client:
+        selected, _ = read_selected(pointer_nodes(client, arguments.group), arguments)
         if not selected:
             complain(f"group {arguments.group} has no pointer to that message; see 'zkconsumer dead list --parked'")
             return 1
-        ((one, message),) = read_messages(connection, selected)
+        ((one, message),) = read_messages(client, selected)
         document = _document(arguments.group, one, message, as_base64=False)
         print(as_json(document) if arguments.format == JSON else _text(document), flush=True)
         return 1 if message.record is None else 0
@@ -82,11 +82,11 @@ def run_export(arguments: argparse.Namespace) -> int:
     if usage:
         print(f"zkconsumer dead: {usage}", file=sys.stderr)
         return 2
-    with open_connection(arguments) as connection:
-        selected, whole = read_selected(pointer_nodes(connection, arguments.group), arguments)
+    with open_client(arguments) as client:
+        selected, whole = read_selected(pointer_nodes(client, arguments.group), arguments)
         missing = count = 0
         with nullcontext(sys.stdout) if arguments.to == "-" else _new_file(Path(arguments.to)) as out:
-            for one, message in read_messages(connection, selected):
+            for one, message in read_messages(client, selected):
                 document = _document(arguments.group, one, message, as_base64=arguments.base64)
                 out.write(json.dumps(document, ensure_ascii=True) + "\n")
                 count += 1
@@ -111,11 +111,11 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         raise ConfigException(str(path), f"cannot be written: {error.strerror or error}") from None
 
 
-def read_messages(connection: ClusterConnection, selected: Sequence[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
+def read_messages(client: ClusterClient, selected: Sequence[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
     """Yield each pointer with its message, which has a problem if it is gone or cannot be read."""
-    timeout = connection.timeout
+    timeout = client.timeout
     settings = FetchSettings(
-        connection.config.client_id,
+        client.config.client_id,
         max_wait=0.1,
         min_bytes=1,
         partition_bytes=1024 * 1024,
@@ -124,10 +124,10 @@ def read_messages(connection: ClusterConnection, selected: Sequence[Selected]) -
         socket_timeout=timeout,
         receive_buffer=65536,
         backoff=0.2,
-        security=connection.security,
+        security=client.channels.security,
         largest_batch=LARGEST,
     )
-    with closing(MessageLookup(settings, connection.brokers)) as lookup:
+    with closing(MessageLookup(settings, client.brokers)) as lookup:
         for tp, pointers in by_partition(selected).items():
             yield from (((tp, p), MessageAt(p.offset, problem=p.reason, gone=True)) for p in pointers if p.lost_ms)
             left = [pointer.offset for pointer in pointers if not pointer.lost_ms]

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from zkconsumer.cli.tables import printable
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.migration.planning import PartitionSelection, parse_selection
 from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.offset_moves import PartitionSelection, parse_selection
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -109,20 +109,20 @@ def filter_of(arguments: argparse.Namespace) -> PointerFilter:
     )
 
 
-def pointer_nodes(connection: ClusterConnection, group: str) -> PointerNodes:
+def pointer_nodes(client: ClusterClient, group: str) -> PointerNodes:
     """Return the pointers of a group that ZooKeeper knows.
 
     Raises: UnknownGroupError; ConfigException for a group that the brokers coordinate; RegistryError, BrokerError.
     """
-    session = connection.session
-    if session.stat([paths.consumers_group(group)], Deadline(connection.timeout))[0] is None:
-        require_group(LiveSource(connection), group)
+    session = client.session
+    if session.stat([paths.consumers_group(group)], Deadline(client.timeout))[0] is None:
+        require_group(LiveSource(client), group)
         raise ConfigException(
             group,
             "is a group that the brokers coordinate, and they keep no pointers."
             " Its dead letters went where dead_letter= of run sent them",
         )
-    return PointerNodes(session, group, connection.timeout)
+    return PointerNodes(session, group, client.timeout)
 
 
 def read_selected(nodes: PointerNodes, arguments: argparse.Namespace) -> tuple[list[Selected], bool]:

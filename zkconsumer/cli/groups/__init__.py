@@ -12,7 +12,7 @@ from zkconsumer.cli.groups import arguments as options
 from zkconsumer.cli.groups.arguments import add_arguments, as_flags
 from zkconsumer.cli.groups.delete_command import delete_groups, delete_offsets
 from zkconsumer.cli.groups.group_output import describe_groups, list_groups
-from zkconsumer.cli.source_arguments import open_connection, open_source
+from zkconsumer.cli.source_arguments import open_client, open_source
 from zkconsumer.operations.snapshot_reader import LiveSource
 
 __all__ = ["DESCRIPTION", "HELP", "NAME", "add_arguments", "as_flags", "run"]
@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"zkconsumer groups: {usage}", file=sys.stderr)
         return 2
     if arguments.action in (options.DELETE, options.DELETE_OFFSETS):
-        with open_connection(arguments) as connection:
+        with open_client(arguments) as client:
             delete = delete_groups if arguments.action == options.DELETE else delete_offsets
-            return delete(LiveSource(connection), connection, arguments)
+            return delete(LiveSource(client), client, arguments)
     with open_source(arguments) as source:
         if arguments.action == options.LIST:
             return list_groups(source, arguments)

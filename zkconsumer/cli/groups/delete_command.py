@@ -13,11 +13,11 @@ from zkconsumer.cli.groups.arguments import selection_of
 from zkconsumer.cli.groups.group_output import complain_of_unknown, say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.tables import TABLE, Cell, Column, Table, printable, render
-from zkconsumer.core.migration.planning import PartitionSelection
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.offset_moves import PartitionSelection
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_deletion import NO_PARTITION, NOT_EMPTY, NOT_FOUND
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -31,7 +31,7 @@ _NO_NUMBER = -1
 # ---- groups ----
 
 
-def delete_groups(source: SnapshotSource, connection: ClusterConnection, arguments: argparse.Namespace) -> int:
+def delete_groups(source: SnapshotSource, client: ClusterClient, arguments: argparse.Namespace) -> int:
     """Delete groups, or tell what would be deleted. Return the exit code: 1 if any group cannot be deleted."""
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     found = {name: source.snapshot(name) for name in names}
@@ -40,7 +40,7 @@ def delete_groups(source: SnapshotSource, connection: ClusterConnection, argumen
     failed = {name: reason for name, snapshot in found.items() if (reason := group_deletion.why_not(snapshot))}
     if arguments.execute:
         for name, snapshot in found.items():
-            if name not in failed and (reason := _deleted(connection, snapshot)):
+            if name not in failed and (reason := _deleted(client, snapshot)):
                 failed[name] = reason
     if arguments.format == TABLE:
         _say_of_groups(found, failed, execute=arguments.execute)
@@ -51,10 +51,10 @@ def delete_groups(source: SnapshotSource, connection: ClusterConnection, argumen
     return _FAILED if failed else 0
 
 
-def _deleted(connection: ClusterConnection, snapshot: GroupSnapshot) -> str:
+def _deleted(client: ClusterClient, snapshot: GroupSnapshot) -> str:
     """Delete a group. Return the reason why it was not, also if the outcome is unknown."""
     try:
-        return group_deletion.delete_group(connection, snapshot, Deadline(connection.timeout))
+        return group_deletion.delete_group(client, snapshot, Deadline(client.timeout))
     except (RegistryError, BrokerError) as error:
         return f"{error}; look whether it was deleted"
 
@@ -95,7 +95,7 @@ def _groups_table(found: Mapping[str, GroupSnapshot], failed: Mapping[str, str],
 # ---- offsets ----
 
 
-def delete_offsets(source: SnapshotSource, connection: ClusterConnection, arguments: argparse.Namespace) -> int:
+def delete_offsets(source: SnapshotSource, client: ClusterClient, arguments: argparse.Namespace) -> int:
     """Delete a group's offsets, or tell which would be deleted. Return the exit code: 1 if any cannot be deleted."""
     (name,) = arguments.group
     snapshot = source.snapshot(name)
@@ -105,7 +105,7 @@ def delete_offsets(source: SnapshotSource, connection: ClusterConnection, argume
         complain_of_unknown(name, source, arguments)
         return _FAILED
     selection = selection_of(arguments)
-    results = [(side, _offsets_of(side, selection, connection, execute=arguments.execute)) for side in shown]
+    results = [(side, _offsets_of(side, selection, client, execute=arguments.execute)) for side in shown]
     if arguments.format == TABLE:
         for side, result in results:
             _say_of_offsets(side, result, arguments, both=len(results) > 1)
@@ -119,7 +119,7 @@ def delete_offsets(source: SnapshotSource, connection: ClusterConnection, argume
 
 
 def _offsets_of(
-    side: GroupSide, selection: PartitionSelection, connection: ClusterConnection, *, execute: bool
+    side: GroupSide, selection: PartitionSelection, client: ClusterClient, *, execute: bool
 ) -> dict[TopicPartition, str]:
     """Return the status of each selected partition, after deleting its offset if ``execute`` is given."""
     snapshot = side.snapshot
@@ -134,11 +134,11 @@ def _offsets_of(
     partitions = [tp for tp in wanted if tp not in refused]
     if execute and partitions:
         try:
-            deadline = Deadline(connection.timeout)
+            deadline = Deadline(client.timeout)
             if zookeeper:
-                refused |= group_deletion.delete_zookeeper_offsets(connection, snapshot, partitions, deadline)
+                refused |= group_deletion.delete_zookeeper_offsets(client, snapshot, partitions, deadline)
             else:
-                refused |= group_deletion.delete_kafka_offsets(connection, snapshot.group, partitions, deadline)
+                refused |= group_deletion.delete_kafka_offsets(client, snapshot.group, partitions, deadline)
         except (RegistryError, BrokerError) as error:
             refused |= dict.fromkeys(partitions, f"{error}; look whether it was deleted")
     done = {

@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from zkconsumer.cli.group_source import earlier_snapshots
 from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
     CoordinatedBy,
@@ -23,7 +22,7 @@ from zkconsumer.cli.groups.group_tables import (
     sides,
     states_table,
 )
-from zkconsumer.cli.source_arguments import connect_options
+from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots
 from zkconsumer.cli.tables import TABLE, Table, printable, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown

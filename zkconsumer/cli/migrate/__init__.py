@@ -1,7 +1,7 @@
 """``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
 Runs in the main thread. ``core.migration`` makes the plan, ``migration_steps`` performs it and prints the result, and
-``group_offsets`` reads and writes the stores.
+``operations.offset_writer`` writes the stores.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cli.source_arguments import connect_options
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.core.migration.planning import AheadPolicy, OutOfRangePolicy, Store, parse_selection
+from zkconsumer.core.offset_moves import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
+from zkconsumer.operations.command_config import read_properties
 
 NAME = "migrate"
 HELP = "move a group's offsets from ZooKeeper to Kafka, and back"
@@ -25,20 +26,22 @@ DESCRIPTION = """\
 Moves the offsets of a group between ZooKeeper and Kafka, compares the two, writes
 them to a file, or restores the offsets that an earlier run overwrote.
 
-  zkconsumer migrate GROUP --config consumer.properties --to kafka --dry-run
-  zkconsumer migrate GROUP --config consumer.properties --to kafka
-  zkconsumer migrate GROUP --config consumer.properties --verify
-  zkconsumer migrate GROUP --config consumer.properties --rollback FILE
+  zkconsumer migrate GROUP --zookeeper HOST:2181 --to kafka
+  zkconsumer migrate GROUP --zookeeper HOST:2181 --to kafka --execute
+  zkconsumer migrate GROUP --zookeeper HOST:2181 --verify
+  zkconsumer offsets undo FILE --zookeeper HOST:2181 --execute
 
 It writes nothing while the group has live members on either side (see --rolling). It
 also writes nothing while you have to decide about an offset: one that is not in its log,
 or one that would move back. It lists these obstacles. Before it overwrites offsets, it
-saves them to a file.
+saves them to an undo file, which "offsets undo" puts back.
+
+This release still writes without --execute, with a warning. The next one will not.
 
 Exit codes: 0 done, or both stores agree; 1 failed (the written offsets are listed);
 2 wrong usage; 3 there is nothing to move; 4 you have to decide something first, or the
 stores differ; 5 the group has live members. With 2 to 5 nothing was written. 130 after
-Ctrl-C: the written offsets are listed.
+Ctrl-C and 143 after SIGTERM: the written offsets are listed.
 """
 
 
@@ -47,15 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", metavar="GROUP", help="the group.id")
     where = parser.add_argument_group("where the group is")
     where.add_argument(
-        "--config",
+        "--command-config",
         metavar="FILE",
         help="a properties file with the connector's keys: zookeeper.connect, and those of security",
     )
+    where.add_argument("--config", metavar="FILE", help="the former name of --command-config")
     where.add_argument("--zookeeper", metavar="CONNECT", help="zookeeper.connect, in place of the file's")
     where.add_argument(
         "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each access to a store (default: 30)"
     )
     _add_actions(parser)
+    _add_selection(parser)
+    _add_ways(parser)
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
     moves = parser.add_argument_group("what to move")
     moves.add_argument(
         "--topic",
@@ -80,9 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="refuse",
         help="for an offset that is larger in the store to write to (default: refuse to write anything)",
     )
+
+
+def _add_ways(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
-    how.add_argument("--backup", metavar="FILE", help="file for the overwritten offsets (default: a new file here)")
+    how.add_argument("--execute", action="store_true", help="write the offsets")
+    how.add_argument("--undo-file", metavar="FILE", help="the new file for what is overwritten (default: one here)")
+    how.add_argument("--backup", metavar="FILE", help="the former name of --undo-file")
     how.add_argument(
         "--rolling",
         action="store_true",
@@ -105,9 +119,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_argument_group("what to do").add_mutually_exclusive_group(required=True)
     actions.add_argument("--to", choices=stores, help="write the other store's offsets to this one")
     actions.add_argument("--verify", action="store_true", help="compare the two stores")
-    actions.add_argument(
-        "--rollback", metavar="FILE", help="restore the offsets from before the run that made this file"
-    )
+    actions.add_argument("--rollback", metavar="FILE", help="the former way to 'zkconsumer offsets undo FILE'")
     actions.add_argument(
         "--export",
         choices=stores,
@@ -133,6 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
         return 2
+    _take_former_options(arguments)
     with MigratedGroup(_config(arguments), arguments.timeout) as group:
         if arguments.verify:
             return migration_steps.verify(group, selection, arguments.wait)
@@ -142,10 +155,11 @@ def run(arguments: argparse.Namespace) -> int:
                 group, Store(arguments.export), selection, output, with_group=arguments.with_group
             )
         options = migration_steps.MigrationOptions(
-            dry_run=arguments.dry_run,
+            execute=not arguments.dry_run,
             rolling=arguments.rolling,
             force=arguments.force,
-            backup=Path(arguments.backup) if arguments.backup else None,
+            undo_file=Path(arguments.undo_file) if arguments.undo_file else None,
+            connect=connect_options(arguments),
             out_of_range=OutOfRangePolicy(arguments.out_of_range),
             ahead=AheadPolicy(arguments.ahead),
         )
@@ -166,9 +180,12 @@ _DEFAULTS = {"out_of_range": "refuse", "ahead": "refuse", "wait": 0.0}
 
 def _usage(arguments: argparse.Namespace) -> str:
     """Return the error in the combination of options, or an empty text."""
-    if not arguments.config and not arguments.zookeeper:
-        return "--zookeeper or --config is needed, to know where the group is"
-    for option in ("config", "from_file", "backup", "rollback", "output"):
+    for former, option in _FORMER.items():
+        if getattr(arguments, former) is not None and getattr(arguments, option) is not None:
+            return f"--{former} is the former name of --{option.replace('_', '-')}: give one of them"
+    if not arguments.command_config and not arguments.config and not arguments.zookeeper:
+        return "--zookeeper or --command-config is needed, to know where the group is"
+    for option in ("command_config", "config", "from_file", "undo_file", "backup", "rollback", "output"):
         if getattr(arguments, option) == "":  # for example, an unset variable in a script
             return f"--{option.replace('_', '-')} names no file"
     for action, options in _ONLY_WITH.items():
@@ -179,22 +196,43 @@ def _usage(arguments: argparse.Namespace) -> str:
                 _DEFAULTS.get(option),
             ):
                 return f"--{option.replace('_', '-')} goes with --{action} only"
-    if (arguments.verify or arguments.export) and (arguments.dry_run or arguments.backup):
-        return "--dry-run and --backup go with what writes, --to or --rollback"
+    if arguments.dry_run and arguments.execute:
+        return "only one of --execute and --dry-run goes"
+    writing = (arguments.dry_run, arguments.execute, arguments.undo_file, arguments.backup)
+    if (arguments.verify or arguments.export) and any(writing):
+        return "--dry-run, --execute and --undo-file go with what writes, --to or --rollback"
     return ""
+
+
+_FORMER = {"config": "command_config", "backup": "undo_file"}
+"""Options of earlier releases, and their names now. They go with the next release."""
+
+
+def _take_former_options(arguments: argparse.Namespace) -> None:
+    """Take options of earlier releases for those of now, with a warning for each."""
+    for former, option in _FORMER.items():
+        if getattr(arguments, former) is not None:
+            setattr(arguments, option, getattr(arguments, former))
+            _warn(f"--{former} is now --{option.replace('_', '-')}")
+    if arguments.rollback:
+        _warn(f"--rollback is now: zkconsumer offsets undo {arguments.rollback} {connect_options(arguments)} --execute")
+    if (arguments.to or arguments.rollback) and not arguments.dry_run and not arguments.execute:
+        _warn("the next release will write only with --execute, and without it show the plan, as with --dry-run")
+
+
+def _warn(text: str) -> None:
+    print(f"zkconsumer migrate: warning: {text}", file=sys.stderr)
 
 
 def _config(arguments: argparse.Namespace) -> ConsumerConfig:
     """Return the configuration. Raises ConfigException."""
     properties: dict[str, str] = {}
-    if arguments.config:
-        try:
-            properties = parse_properties(Path(arguments.config).read_bytes().decode("iso-8859-1"))
-        except (OSError, ValueError) as error:
-            raise ConfigException(arguments.config, str(error)) from None
+    if arguments.command_config:
+        properties = read_properties(arguments.command_config)
     named = properties.get("group.id", arguments.group)
     if named != arguments.group:
-        raise ConfigException("group.id", f"{arguments.config} is for {named!r}, and {arguments.group!r} is asked for")
+        reason = f"{arguments.command_config} is for {named!r}, and {arguments.group!r} is asked for"
+        raise ConfigException("group.id", reason)
     properties["group.id"] = arguments.group
     if arguments.zookeeper:
         properties["zookeeper.connect"] = arguments.zookeeper

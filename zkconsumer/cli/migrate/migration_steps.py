@@ -1,29 +1,29 @@
-"""The steps of ``zkconsumer migrate``: read, plan, save the old offsets, write, read again, and print the result.
+"""The steps of ``zkconsumer migrate``: read, plan, write, read again, and print the result.
 
-Runs in the main thread. The order makes it safe to stop anywhere. Before the first write, the old offsets are complete
-in a file. At the end, also after Ctrl-C, each partition is read back and its result is printed.
+Runs in the main thread. The writes are an :class:`~zkconsumer.operations.offset_writer.OffsetRun`, as those of
+``zkconsumer offsets``. At the end, also after Ctrl-C, each partition is read back and its result is printed.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
 
-from zkconsumer.cli.migrate.migrated_group import MigratedGroup
-from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.planning import (
+from zkconsumer.cli.migrate.migrated_group import MemberlessOffsets, MigratedGroup
+from zkconsumer.cli.offsets.stop_signals import StopSignals
+from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_moves import (
     AheadPolicy,
     MovePlan,
     MoveVerdict,
     OutOfRangePolicy,
     PartitionComparison,
     PartitionSelection,
-    SavedEntry,
     Step,
     Store,
     StoreEntries,
@@ -33,10 +33,10 @@ from zkconsumer.core.migration.planning import (
     plan_move,
     plan_rollback,
 )
-from zkconsumer.errors import BrokerError, ConfigException, RegistryError
+from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import batches
 from zkconsumer.operations.new_file import write_new
+from zkconsumer.operations.offset_writer import OffsetRun, WriteState
 
 FAILED, NOTHING, UNDECIDED, LIVE = 1, 3, 4, 5
 _LOOK_AGAIN = 0.5
@@ -46,12 +46,18 @@ _LOOK_AGAIN = 0.5
 class MigrationOptions:
     """The options of writing; see the command's help."""
 
-    dry_run: bool
+    execute: bool
     rolling: bool
     force: bool
-    backup: Path | None
+    undo_file: Path | None
+    connect: str
+    """The options to connect with, for the command that undoes the run."""
     out_of_range: OutOfRangePolicy
     ahead: AheadPolicy
+
+    def undo_command(self, undo_file: Path) -> str:
+        """Return the command that puts back what the run overwrote."""
+        return f"zkconsumer offsets undo {shlex.quote(str(undo_file))} {self.connect} --execute"
 
 
 # ---- reading ----
@@ -85,7 +91,7 @@ def verify(group: MigratedGroup, selection: PartitionSelection, wait: float) -> 
 
 
 def _compared(group: MigratedGroup, selection: PartitionSelection) -> list[PartitionComparison]:
-    held = {store: selection.of(group.side(store).read(group.deadline())) for store in Store}
+    held = {store: selection.of(group.offsets(store).read(group.deadline())) for store in Store}
     logs = group.logs({*held[Store.ZOOKEEPER], *held[Store.KAFKA]})
     return compare(held[Store.ZOOKEEPER], held[Store.KAFKA], logs)
 
@@ -94,7 +100,7 @@ def export(
     group: MigratedGroup, store: Store, selection: PartitionSelection, output: Path | None, *, with_group: bool
 ) -> int:
     """Write the offsets of a store as CSV. Return 0, 1 if an offset cannot be read, 3 if there is none."""
-    held = selection.of(group.side(store).read(group.deadline()))
+    held = selection.of(group.offsets(store).read(group.deadline()))
     for tp, entry in held.items():
         if entry.offset is None:
             complain(f"{tp}: {entry.problem}")
@@ -125,10 +131,10 @@ def move(
     """
     # before the first read; otherwise a member could commit and leave after the read, and its commit would be missed
     live = _live(group, target, options)
-    held = group.side(target).read(group.deadline())
+    held = group.offsets(target).read(group.deadline())
     wanted: StoreEntries
     if source is None:
-        wanted = group.side(target.other).read(group.deadline())
+        wanted = group.offsets(target.other).read(group.deadline())
     else:
         wanted = {tp: StoreEntry(offset) for tp, offset in _from_file(source, parse_csv, group.group).items()}
     wanted, held = selection.of(wanted), selection.of(held)
@@ -162,7 +168,7 @@ def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, op
         say(f"note: {file} was made with zookeeper.connect={backup.cluster}")
     saved = {tp: one for tp, one in backup.saved.items() if tp in selection}
     live = _live(group, backup.store, options)
-    held = {tp: e for tp, e in group.side(backup.store).read(group.deadline()).items() if tp in saved}
+    held = {tp: e for tp, e in group.offsets(backup.store).read(group.deadline()).items() if tp in saved}
     plan = plan_rollback(backup.store, saved, held, force=options.force)
     say(f"group {group.group}: {backup.store} as it was before {backup.when}")
     say(plan_table(plan.steps, "before", backup.store))
@@ -180,7 +186,7 @@ def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, liv
     if plan.undecided:
         complain(f"{len(plan.undecided)} partitions have to be decided first, see UNDECIDED above")
         code = UNDECIDED
-    if options.dry_run or code:
+    if code or not options.execute:
         say(f"nothing was written{'' if code else f'; {len(plan.changes)} partitions would be'}")
         return code
     if not plan.changes:
@@ -192,70 +198,42 @@ def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, liv
 def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> list[str]:
     """Return the live members. A rolling migration allows members on the side that is not written."""
     sides = [target] if options.rolling else list(Store)
-    return [f"{who} ({store})" for store in sides for who in group.side(store).members(group.deadline())]
+    return [f"{who} ({store})" for store in sides for who in group.offsets(store).members(group.deadline())]
 
 
 def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> int:
-    kept = save_backup(group, plan, options)
-    say(f"what stands there now is kept in {kept}")
-    outcomes = {step.partition: "not written: somebody wrote it meanwhile" for step in plan.changes}
-    side = group.side(plan.target)
-    held = side.read(group.deadline())
-    todo = [step for step in plan.changes if held.get(step.partition) == step.before]
-    outcomes.update((step.partition, "not written") for step in todo)
-    try:
-        for some in batches(todo):
-            outcomes.update((step.partition, "unknown") for step in some)
-            live = _live(group, plan.target, options)
-            if live:
-                outcomes.update((step.partition, f"not written: {live[0]} has come meanwhile") for step in some)
-                break
-            try:
-                refused = side.write(some, group.deadline())
-            except (RegistryError, BrokerError) as error:
-                outcomes.update((step.partition, f"unknown: {error}") for step in some)
-                break
-            outcomes.update((step.partition, "written") for step in some)
-            outcomes.update((tp, f"not written: {reason}") for tp, reason in refused.items())
-    finally:
-        done = _read_back(group, plan, outcomes)
-        say(outcome_table(outcomes))
-        say(f"{done} of {len(outcomes)} written; to put back what stood there: --rollback {kept}")
-    return 0 if done == len(outcomes) else FAILED
+    offsets = MemberlessOffsets(group.offsets(plan.target), lambda: _live(group, plan.target, options))
+    expected = {step.partition: None if step.before is None else step.before.valid for step in plan.changes}
+    with StopSignals() as stop:
+        run = OffsetRun(group.group, group.cluster, offsets, group.timeout, stop)
+        if run.begin({step.partition: step.after for step in plan.changes}, expected):
+            kept = run.save(options.undo_file)
+            say(f"what stands there now is kept in {kept}")
+        try:
+            run.write()
+        finally:  # also after a second Ctrl-C: what was written must be told
+            held = run.settle(always=True)
+            outcomes = {step.partition: _outcome(step, run, held) for step in plan.changes}
+            done = 0 if held is None else sum(held.get(step.partition) == step.after for step in plan.changes)
+            say(outcome_table(outcomes))
+            undo = f"; to put back what stood there: {options.undo_command(run.undo_file)}" if run.undo_file else ""
+            say(f"{done} of {len(outcomes)} written{undo}")
+        return stop.code or (0 if done == len(outcomes) else FAILED)
 
 
-def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartition, str]) -> int:
-    """Read the written partitions again and complete their ``outcomes``. Return the number of correct ones."""
-    try:
-        held = group.side(plan.target).read(group.deadline())
-    except (RegistryError, BrokerError) as error:
-        outcomes.update((tp, f"unknown, it cannot be read back: {error}") for tp in outcomes)
-        return 0
-    done = 0
-    for step in plan.changes:
-        now = held.get(step.partition)
-        if now == step.after:
-            outcomes[step.partition] = "removed" if step.verdict is MoveVerdict.REMOVE else f"written: {now}"
-            done += 1
-        elif now == step.before and outcomes[step.partition].startswith("unknown"):
-            outcomes[step.partition] = f"not written{outcomes[step.partition].removeprefix('unknown')}"
-        elif now != step.before or outcomes[step.partition] == "written":
-            outcomes[step.partition] += f"; {entry_text(now)} stands there now"
-    return done
+def _outcome(step: Step, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None) -> str:
+    """Return the result of one partition as text, with the offset that is there now if it is another one."""
+    result = run.results[step.partition]
+    if held is None:
+        return f"unknown, it cannot be read back: {run.trouble or 'no answer'}"
+    now = held.get(step.partition)
+    if now == step.after:
+        return "removed" if step.verdict is MoveVerdict.REMOVE else f"written: {now}"
+    told = now == step.before and result.state is not WriteState.WRITTEN
+    return str(result) if told else f"{result}; {entry_text(now)} stands there now"
 
 
 # ---- files ----
-
-
-def save_backup(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Path:
-    """Save the offsets that will be overwritten. Return the file. Raises ConfigException."""
-    when = datetime.now(UTC)
-    default = f"{group.group}-{plan.target.value}-{when:%Y%m%dT%H%M%S.%f}.rollback.json"
-    path = options.backup or Path(default)
-    saved = {step.partition: SavedEntry(step.before, step.after) for step in plan.changes}
-    backup = Backup(group.group, plan.target, group.cluster, f"{when:%Y-%m-%dT%H:%M:%SZ}", saved)
-    write_new(path, format_backup(backup))
-    return path
 
 
 T = TypeVar("T")
@@ -336,7 +314,7 @@ def comparison_table(compared: Sequence[PartitionComparison]) -> str:
 
 def _say_members(group: MigratedGroup) -> None:
     for store in Store:
-        names = group.side(store).members(group.deadline())
+        names = group.offsets(store).members(group.deadline())
         if names:
             say(f"live through {store}: {', '.join(names)}")
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import closing
 from typing import Self
 
-from zkconsumer.core.migration.planning import Store
-from zkconsumer.kafka.cluster_metadata import cluster_of
-from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, OffsetsPlace
-from zkconsumer.operations.cluster_connection import ClusterConnection
-from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperSide, OwnerCheckedKafkaSide
-from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import GroupOffsets, KafkaGroupOffsets
+from zkconsumer.core.offset_moves import Store
+from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperOffsets, OwnerCheckedKafkaOffsets
 
 
 class OperatedGroup:
-    """One group on one cluster. A context manager; it does not close the connection."""
+    """One group on one cluster. A context manager; it does not close the client."""
 
-    def __init__(self, connection: ClusterConnection, group: str) -> None:
+    def __init__(self, client: ClusterClient, group: str) -> None:
         self.group = group
-        self.connection = connection
-        self._kafka: KafkaSide | None = None
+        self.client = client
+        self._kafka: KafkaGroupOffsets | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -30,16 +25,10 @@ class OperatedGroup:
         if self._kafka is not None:
             self._kafka.close()
 
-    def side(self, store: Store) -> OffsetsPlace:
+    def offsets(self, store: Store) -> GroupOffsets:
         """Return one of the stores. Raises ConfigException if ZooKeeper is needed and was not named; RegistryError."""
         if store is Store.ZOOKEEPER:
-            return OwnedZooKeeperSide(self.connection.session, self.group)
-        self._kafka = self._kafka or KafkaSide(
-            self.group, self.connection.brokers, self.connection.channel, self._partitions
-        )
-        owners = GroupOwners(self.connection.session, self.group) if self.connection.zookeeper else None
-        return OwnerCheckedKafkaSide(self._kafka, owners)
-
-    def _partitions(self, deadline: Deadline) -> Collection[TopicPartition]:
-        with closing(self.connection.connected(self.connection.brokers(deadline)[0], deadline)) as channel:
-            return list(cluster_of(channel, None, deadline).partitions)
+            return OwnedZooKeeperOffsets(self.client.session, self.group)
+        self._kafka = self._kafka or KafkaGroupOffsets(self.client, self.group)
+        owners = GroupOwners(self.client.session, self.group) if self.client.zookeeper else None
+        return OwnerCheckedKafkaOffsets(self._kafka, owners)

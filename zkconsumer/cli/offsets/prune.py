@@ -11,13 +11,13 @@ from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, WAIT, existing_undo_file
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_connection, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_client, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
-from zkconsumer.core.migration.planning import Store
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.offset_moves import Store
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
@@ -53,10 +53,10 @@ def run_prune(arguments: argparse.Namespace) -> int:
     if arguments.snapshots:
         with open_source(arguments) as source:
             return _show(plan_prune(source.snapshot(arguments.group), stores), arguments)
-    with open_connection(arguments) as connection:
-        plan = plan_prune(LiveSource(connection).snapshot(arguments.group), stores)
+    with open_client(arguments) as client:
+        plan = plan_prune(LiveSource(client).snapshot(arguments.group), stores)
         code = _show(plan, arguments)
-        return code or (_delete(connection, plan, stores, arguments) if arguments.execute else 0)
+        return code or (_delete(client, plan, stores, arguments) if arguments.execute else 0)
 
 
 def _wrong_usage(arguments: argparse.Namespace) -> str:
@@ -93,11 +93,9 @@ def _goes(one: DeadOffset, arguments: argparse.Namespace) -> bool:
     return one.reason is not DeadReason.UNSUBSCRIBED or bool(arguments.unsubscribed)
 
 
-def _delete(
-    connection: ClusterConnection, plan: PrunePlan, stores: Sequence[Store], arguments: argparse.Namespace
-) -> int:
-    with StopSignals() as stop, OperatedGroup(connection, plan.group) as group:
-        report = WriteReport(connection.timeout, WAIT, connect_options(arguments), stop)
+def _delete(client: ClusterClient, plan: PrunePlan, stores: Sequence[Store], arguments: argparse.Namespace) -> int:
+    with StopSignals() as stop, OperatedGroup(client, plan.group) as group:
+        report = WriteReport(client.timeout, WAIT, connect_options(arguments), stop)
         # an offset that cannot be deleted in ZooKeeper is no dead one in Kafka either
         kept: set[TopicPartition] = set()
         chosen = {store: [one for one in plan.dead if one.store is store and _goes(one, arguments)] for store in stores}
@@ -118,7 +116,7 @@ def _delete(
                 run = report.perform(group, change, file)
                 kept = set(change.wanted) - run.left_to(change.wanted)
                 if store is Store.ZOOKEEPER:
-                    _remove_empty(connection, plan, dead)
+                    _remove_empty(client, plan, dead)
             except (RegistryError, BrokerError, ConfigException) as error:
                 kept = {one.partition for one in dead}
                 report.failed = True
@@ -131,9 +129,9 @@ def _expected(dead: Sequence[DeadOffset]) -> dict[TopicPartition, int | None]:
     return {one.partition: one.offset if one.offset is not None and one.offset >= 0 else None for one in dead}
 
 
-def _remove_empty(connection: ClusterConnection, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:
+def _remove_empty(client: ClusterClient, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:
     """Delete the parents of the deleted nodes of topics that do not exist, if they are empty. Raises RegistryError."""
-    deadline = Deadline(connection.timeout)
+    deadline = Deadline(client.timeout)
     for topic in sorted({one.partition.topic for one in dead if one.reason is DeadReason.NO_TOPIC}):
         for path in (paths.offset_topic(plan.group, topic), paths.owner_topic(plan.group, topic)):
-            connection.session.delete(path, deadline)
+            client.session.delete(path, deadline)

@@ -19,20 +19,20 @@ from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import connect_options, open_connection, open_source
+from zkconsumer.cli.source_arguments import connect_options, open_client, open_source
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
-from zkconsumer.core.migration.files import format_csv, parse_csv
-from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.offset_files import format_csv, parse_csv
+from zkconsumer.core.offset_moves import PartitionSelection, Store, parse_selection, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
-from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState, written_entries
-from zkconsumer.operations.operated_topics import offsets_by_time, times_of, with_topics
-from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
+from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.operations.snapshot_source import SnapshotSource
+from zkconsumer.runtime.deadline import Deadline
 
 
 def run_reset(arguments: argparse.Namespace) -> int:
@@ -44,24 +44,24 @@ def run_reset(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run and not arguments.execute:
         print(MISSING_EXECUTE, file=sys.stderr)
     with ExitStack() as stack:
-        connection: ClusterConnection | None = None
+        client: ClusterClient | None = None
         if arguments.snapshots:
             source: SnapshotSource = stack.enter_context(open_source(arguments))
         else:
-            connection = stack.enter_context(open_connection(arguments))
-            source = LiveSource(connection)
-        plans = _plans(arguments, source, connection)
+            client = stack.enter_context(open_client(arguments))
+            source = LiveSource(client)
+        plans = _plans(arguments, source, client)
         for plan in plans:
             _tell(plan)
         failed = any(plan.errors for plan in plans)
-        if not arguments.execute or connection is None:
+        if not arguments.execute or client is None:
             _print(arguments, plans)
             return int(failed)
         with StopSignals() as stop:
-            report = WriteReport(connection.timeout, arguments.wait, connect_options(arguments), stop, failed)
+            report = WriteReport(client.timeout, arguments.wait, connect_options(arguments), stop, failed)
             try:
                 for plan in plans:
-                    _write(report, connection, plan, arguments)
+                    _write(report, client, plan, arguments)
             finally:
                 _print(arguments, [_written(plan, report) for plan in plans])
             return report.code()
@@ -70,9 +70,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
 # ---- the plans ----
 
 
-def _plans(
-    arguments: argparse.Namespace, source: SnapshotSource, connection: ClusterConnection | None
-) -> list[ResetPlan]:
+def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: ClusterClient | None) -> list[ResetPlan]:
     (scenario,) = scenario_of(arguments)
     selection = parse_selection(arguments.topic)
     now = time.time_ns() // 1_000_000
@@ -84,15 +82,15 @@ def _plans(
         if not snapshot.in_zookeeper and not snapshot.in_kafka:
             _warn_of_unknown(group, source)
         target = ResetTarget(scenario, number_of(arguments, scenario), files.get(group))
-        if connection is not None:
+        if client is not None:
             topics = {tp.topic for tp in target.offsets or ()} or set(selection.topics)
-            snapshot = with_topics(connection, snapshot, topics)
+            snapshot = with_topics(client, snapshot, topics)
             if scenario.by_time:
                 time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
-                target = _with_times(connection, snapshot, target, selection, time_asked)
+                target = _with_times(client, snapshot, target, selection, time_asked)
         plan = plan_reset(snapshot, target, selection, _stores(arguments.store))
-        if arguments.verbose and connection is not None:
-            times = times_of(connection, snapshot, {one.partition: one.new for one in plan.resets})
+        if arguments.verbose and client is not None:
+            times = times_of(client, snapshot, {one.partition: one.new for one in plan.resets})
             plan = replace(plan, resets=tuple(replace(one, time=times.get(one.partition)) for one in plan.resets))
         plans.append(plan)
     return plans
@@ -109,7 +107,7 @@ def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
 
 
 def _with_times(
-    connection: ClusterConnection,
+    client: ClusterClient,
     snapshot: GroupSnapshot,
     target: ResetTarget,
     selection: PartitionSelection,
@@ -121,7 +119,7 @@ def _with_times(
     chosen = [tp for tp in asked if tp in selection and (selection.topics or tp in held)]
     # a time before 1970 is before every message
     times = dict.fromkeys(chosen, max(0, wanted_time))
-    return replace(target, by_time=offsets_by_time(connection, times))
+    return replace(target, by_time=client.lookup.find(times, Deadline(client.timeout)))
 
 
 def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicPartition, int]]:
@@ -142,7 +140,7 @@ def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicParti
 # ---- the writes ----
 
 
-def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, arguments: argparse.Namespace) -> None:
+def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, arguments: argparse.Namespace) -> None:
     """Write one group's offsets: first those in ZooKeeper, which count if it is interrupted then."""
     if not plan.resets:
         return
@@ -154,14 +152,14 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
     owned = [reset.partition for reset in plan.resets if reset.owner is not None]
     both = len(plan.stores) > 1
     left = {reset.partition for reset in plan.resets}
-    with OperatedGroup(connection, plan.group) as group:
+    with OperatedGroup(client, plan.group) as group:
         for store in plan.stores:
             resets = [one for one in plan.resets if one.partition in left]
             if report.stop():
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
-            wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
+            wanted = {one.partition: stored_as(store, one.new) for one in resets}
             expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
@@ -178,7 +176,7 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
 
 def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
     """Return the plan with those resets alone that were written to all stores, or are left to a live owner."""
-    runs = {run.side.store: run for run in report.runs if run.group == plan.group}
+    runs = {run.offsets.store: run for run in report.runs if run.group == plan.group}
     done = {one.partition for one in plan.resets} if runs else set()
     adopted: set[TopicPartition] = set()
     for store in plan.stores:
@@ -186,8 +184,8 @@ def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
         results = {} if run is None else run.results
         written = {tp for tp, result in results.items() if result.state is WriteState.WRITTEN}
         done &= written | adopted
-        if run is not None and isinstance(run.side, OwnedZooKeeperSide):
-            adopted = set(run.side.adopted)
+        if run is not None and isinstance(run.offsets, OwnedZooKeeperOffsets):
+            adopted = set(run.offsets.adopted)
     overwritten = {tp: before for run in runs.values() for tp, before in run.overwritten.items()}
     resets = [
         one.overwriting(overwritten[one.partition]) if one.partition in overwritten else one

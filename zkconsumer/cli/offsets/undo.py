@@ -10,14 +10,14 @@ from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import add_wait_argument
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
-from zkconsumer.core.migration.files import Backup, parse_backup
-from zkconsumer.core.migration.planning import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.offset_files import Backup, parse_backup
+from zkconsumer.core.offset_moves import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_reset import adopting_owners, brokers_refusal, unread
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
@@ -57,13 +57,13 @@ def run_undo(arguments: argparse.Namespace) -> int:
         print("--undo-file goes with --execute and with one file only", file=sys.stderr)
         return 2
     backups = [_read(Path(name)) for name in arguments.files]
-    with open_connection(arguments) as connection, StopSignals() as stop:
-        report = WriteReport(connection.timeout, arguments.wait, connect_options(arguments), stop)
+    with open_client(arguments) as client, StopSignals() as stop:
+        report = WriteReport(client.timeout, arguments.wait, connect_options(arguments), stop)
         rows: list[tuple[str | int | None, ...]] = []
         for name, backup in zip(arguments.files, backups, strict=True):
             if stop():
                 break
-            rows += _undo(report, connection, name, backup, arguments)
+            rows += _undo(report, client, name, backup, arguments)
         columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "EFFECT")
         print(render(Table(columns, rows), arguments.format), flush=True)
         if not arguments.execute:
@@ -86,16 +86,16 @@ def _read(path: Path) -> Backup:
 
 
 def _undo(
-    report: WriteReport, connection: ClusterConnection, name: str, backup: Backup, arguments: argparse.Namespace
+    report: WriteReport, client: ClusterClient, name: str, backup: Backup, arguments: argparse.Namespace
 ) -> list[tuple[str | int | None, ...]]:
     """Undo one file. Return its rows of the table."""
-    if backup.cluster != connection.zookeeper:
+    if backup.cluster != client.zookeeper:
         complain(f"note: {name} was made with zookeeper.connect={backup.cluster or 'nothing'}")
-    with OperatedGroup(connection, backup.group) as group:
-        side = group.side(backup.store)
-        held = {tp: one for tp, one in side.read(Deadline(connection.timeout)).items() if tp in backup.saved}
+    with OperatedGroup(client, backup.group) as group:
+        offsets = group.offsets(backup.store)
+        held = {tp: one for tp, one in offsets.read(Deadline(client.timeout)).items() if tp in backup.saved}
         plan = plan_rollback(backup.store, backup.saved, held, force=arguments.force)
-        live, refused = _refusals(connection, backup, plan)
+        live, refused = _refusals(client, backup, plan)
         for text in refused:
             complain(f"{name}: {text}")
         if plan.undecided:
@@ -116,9 +116,9 @@ def _undo(
         return [_row(backup.group, step) for step in plan.steps]
 
 
-def _refusals(connection: ClusterConnection, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
+def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
     """Return the partitions with live owners that adopt, and why offsets must not be written now."""
-    snapshot = LiveSource(connection).snapshot(backup.group)
+    snapshot = LiveSource(client).snapshot(backup.group)
     texts = unread(snapshot, (backup.store,)) + [text for text in (brokers_refusal(snapshot),) if text]
     owners, against = adopting_owners(snapshot, [step.partition for step in plan.changes])
     texts += [f"{tp}: {reason}" for tp, reason in sorted(against.items())]

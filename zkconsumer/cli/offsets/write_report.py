@@ -14,14 +14,14 @@ from pathlib import Path
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
-from zkconsumer.core.migration.planning import Store, StoreEntry
 from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.offset_moves import Store, StoreEntry
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.offset_writer import (
     OffsetRun,
-    OwnedZooKeeperSide,
-    OwnerCheckedKafkaSide,
+    OwnedZooKeeperOffsets,
+    OwnerCheckedKafkaOffsets,
     WriteState,
     wait_until_followed,
 )
@@ -64,9 +64,9 @@ class WriteReport:
 
     def perform(self, group: OperatedGroup, change: StoreChange, undo_file: Path | None) -> OffsetRun:
         """Make the changes of one store, and tell what became of them. Raises as :class:`OffsetRun` before a write."""
-        side = group.side(change.store)
-        cluster = group.connection.zookeeper
-        run = OffsetRun(group.group, cluster, side, self.timeout, self.stop, computed=change.computed)
+        offsets = group.offsets(change.store)
+        cluster = group.client.zookeeper
+        run = OffsetRun(group.group, cluster, offsets, self.timeout, self.stop, computed=change.computed)
         wanted = run.begin(change.wanted, change.expected, change.live)
         saved = run.save(undo_file) if wanted else None
         self.runs.append(run)
@@ -76,10 +76,10 @@ class WriteReport:
         trouble = "it was interrupted"
         try:
             trouble = run.write()
-            if isinstance(side, OwnedZooKeeperSide) and side.adopted and not trouble:
-                self._follow(run, side)
-            elif isinstance(side, OwnerCheckedKafkaSide) and side.adopting and not trouble:
-                self._tell_owners(run, side)
+            if isinstance(offsets, OwnedZooKeeperOffsets) and offsets.adopted and not trouble:
+                self._follow(run, offsets)
+            elif isinstance(offsets, OwnerCheckedKafkaOffsets) and offsets.adopting and not trouble:
+                self._tell_owners(run, offsets)
         finally:
             # also after a second Ctrl-C: what was written must be told
             try:
@@ -96,12 +96,12 @@ class WriteReport:
         self.failed = True
         complain(f"group {group}, {store}: nothing was written: {why}")
 
-    def _follow(self, run: OffsetRun, side: OwnedZooKeeperSide) -> None:
+    def _follow(self, run: OffsetRun, offsets: OwnedZooKeeperOffsets) -> None:
         """Wait until the owners have adopted their new offsets, and tell which have not."""
-        consumers = {owner.consumer for owner, _ in side.adopted.values()}
+        consumers = {owner.consumer for owner, _ in offsets.adopted.values()}
         complain(f"waiting up to {self.wait:g} s for {first_of(consumers)} to go on from the new offsets")
         try:
-            late: Mapping[TopicPartition, ConsumerId] = wait_until_followed(side, self.wait, self.stop, self.timeout)
+            late: Mapping[TopicPartition, ConsumerId] = wait_until_followed(offsets, self.wait, self.stop, self.timeout)
         except RegistryError as error:
             self.failed = True
             complain(f"group {run.group}: whether the owners follow cannot be seen: {error}")
@@ -114,11 +114,11 @@ class WriteReport:
         else:
             complain(f"group {run.group}: {first_of(consumers)} went on from the new offsets")
 
-    def _tell_owners(self, run: OffsetRun, side: OwnerCheckedKafkaSide) -> None:
-        names = first_of({owner.consumer for owner in side.adopting.values()})
+    def _tell_owners(self, run: OffsetRun, offsets: OwnerCheckedKafkaOffsets) -> None:
+        names = first_of({owner.consumer for owner in offsets.adopting.values()})
         complain(f"group {run.group}: {names} look for new offsets in Kafka; whether they follow cannot be seen there")
         try:
-            side.nudge(Deadline(self.timeout))
+            offsets.nudge(Deadline(self.timeout))
         except RegistryError as error:
             complain(f"they could not be told, and look every rebalance.interval.ms (20 s by default): {error}")
 
@@ -133,7 +133,7 @@ class WriteReport:
             if result.state is not WriteState.WRITTEN
         ]
         counts = ", ".join(f"{run.count(state)} {state.value}" for state in WriteState)
-        complain(f"group {run.group}, {run.side.store}: {counts}" + (f" ({trouble})" if trouble else ""))
+        complain(f"group {run.group}, {run.offsets.store}: {counts}" + (f" ({trouble})" if trouble else ""))
         print(render(Table(("GROUP", "TOPIC", "PARTITION", "RESULT"), rows)), file=sys.stderr, flush=True)
 
     def _tell_moved(self, run: OffsetRun) -> None:

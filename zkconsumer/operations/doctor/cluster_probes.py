@@ -1,6 +1,6 @@
 """Questions to a live cluster beyond the snapshot: its other chroots, and ZooKeeper's clock.
 
-One thread at a time uses the connection. Nothing of the original is like this.
+One thread at a time uses the client. Nothing of the original is like this.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.chroot_probe import closing_session, roots_beside
-from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.doctor.findings import ClockProbe
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.runtime.deadline import Deadline
@@ -26,23 +26,21 @@ MOST_GROUPS = 20
 """The most groups whose other chroots are looked for. Each takes some hundred reads."""
 
 
-def chroots_beside(
-    connection: ClusterConnection, groups: Sequence[str]
-) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
+def chroots_beside(client: ClusterClient, groups: Sequence[str]) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
     """Return for each group the chroots of these servers with their contents, of ``brokers`` and ``group``.
 
     The empty text stands for no chroot. Returns None if ZooKeeper is not asked or did not answer, or if there are too
     many groups.
     """
-    if not connection.zookeeper or len(groups) > MOST_GROUPS:
+    if not client.zookeeper or len(groups) > MOST_GROUPS:
         return None
-    chroot = connection.config.zookeeper_chroot
+    chroot = client.config.zookeeper_chroot
     try:
-        with closing_session(connection) as session:
+        with closing_session(client) as session:
             return {
                 group: {
                     path: (*(["brokers"] if root.brokers else []), *(["group"] if root.group else []))
-                    for path, root in roots_beside(session, chroot, group, Deadline(connection.timeout)).items()
+                    for path, root in roots_beside(session, chroot, group, Deadline(client.timeout)).items()
                     if root is not None
                 }
                 for group in groups
@@ -51,7 +49,7 @@ def chroots_beside(
         return None
 
 
-def with_rights(connection: ClusterConnection, snapshot: GroupSnapshot) -> GroupSnapshot:
+def with_rights(client: ClusterClient, snapshot: GroupSnapshot) -> GroupSnapshot:
     """Return the snapshot with the rights on single owner and offset nodes as well.
 
     Members with different logins make nodes of different rights in one parent. Of very many nodes only the first are
@@ -59,14 +57,14 @@ def with_rights(connection: ClusterConnection, snapshot: GroupSnapshot) -> Group
     of the snapshot says so.
     """
     group = snapshot.group
-    if not connection.zookeeper or name_problem(group) is not None:
+    if not client.zookeeper or name_problem(group) is not None:
         return snapshot
     nodes = [paths.offset(group, tp) for tp in sorted(snapshot.offsets)][:MOST_RIGHTS]
     nodes += [paths.owner(group, tp) for tp in sorted(snapshot.owners)][:MOST_RIGHTS]
-    deadline = Deadline(connection.timeout)
+    deadline = Deadline(client.timeout)
     found: dict[str, str] = {}
     try:
-        session = connection.open_session(deadline)
+        session = client.open_session(deadline)
         for one in session.read_each([Wanted(NodePart.RIGHTS, path) for path in nodes], deadline):
             if one.rights:
                 found[one.wanted.path] = one.rights
@@ -81,14 +79,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
+def probe_clock(client: ClusterClient, group: str) -> ClockProbe:
     """Make one ephemeral node below the group's, or in the root, read when ZooKeeper made it, and delete it.
 
     Members do not watch these places. A node below ``/consumers`` itself would be a group for other tools.
     Raises: ConfigException if ZooKeeper was not named, RegistryError if it does not answer or forbids the node.
     """
-    deadline = Deadline(connection.timeout)
-    session = connection.open_session(deadline)
+    deadline = Deadline(client.timeout)
+    session = client.open_session(deadline)
     (there,) = session.read_each([Wanted(NodePart.STAT, paths.consumers_group(group))], deadline)
     parent = there.wanted.path if there.node is not None else ""
     path = f"{parent}/.zkconsumer-clock-{uuid.uuid4().hex}"

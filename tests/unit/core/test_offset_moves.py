@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.migration.planning import (
+from zkconsumer.core.offset_moves import (
     Agreement,
     AheadPolicy,
     LogRange,

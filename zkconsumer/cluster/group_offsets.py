@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.core.migration.planning import MoveVerdict, Step, Store, StoreEntry
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.offset_moves import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -24,10 +25,8 @@ from zkconsumer.errors import (
     NoBrokersError,
     RegistryUnavailableError,
 )
-from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.group_channel import GroupChannel, Membership, OffsetAndMetadata
-from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
@@ -47,8 +46,8 @@ BATCH = 200
 REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
 
 
-class OffsetsPlace(Protocol):
-    """One of the two stores that a migration moves offsets between."""
+class GroupOffsets(Protocol):
+    """The offsets of one group in one of the two stores."""
 
     @property
     def store(self) -> Store:
@@ -58,7 +57,7 @@ class OffsetsPlace(Protocol):
         """Return all offsets of the group. Raises RegistryError, BrokerError if any of them is unknown."""
 
     def members(self, deadline: Deadline) -> list[str]:
-        """Return the live members that this side coordinates, by names that people know. Raises as :meth:`read`."""
+        """Return the group's live members with these servers, by names that people know. Raises as :meth:`read`."""
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
@@ -67,7 +66,7 @@ class OffsetsPlace(Protocol):
         """
 
 
-class ZooKeeperSide:
+class ZooKeeperGroupOffsets:
     """The nodes below ``/consumers/<group>``. ``versions`` has the data version of each offset node as last read."""
 
     store = Store.ZOOKEEPER
@@ -116,31 +115,17 @@ def node_content(step: Step) -> bytes | None:
     return (str(offset) if offset is not None and not text else text).encode("utf-8", "surrogateescape")
 
 
-class KafkaSide:
-    """The offsets that a group's coordinator keeps.
-
-    Arguments: ``brokers`` reads the registered brokers; ``channel`` makes a channel to one, not yet connected;
-    ``partitions`` returns all existing partitions, for brokers before 0.10.2, which cannot list a group's offsets.
-    """
+class KafkaGroupOffsets:
+    """The offsets that a group's coordinator keeps. ``close`` ends its connections, and not those of the client."""
 
     store = Store.KAFKA
 
-    def __init__(
-        self,
-        group: str,
-        brokers: Callable[[Deadline], Sequence[Endpoint]],
-        channel: Callable[[Endpoint], BrokerChannel],
-        partitions: Callable[[Deadline], Collection[TopicPartition]],
-    ) -> None:
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self._cluster = client
         self._group = group
-        self._brokers = brokers
-        self._partitions = partitions
         self._known: Sequence[Endpoint] = ()
-        self._client = OffsetClient(CoordinatorSearch(group, lambda _: self._known, channel))
-
-    def close(self) -> None:
-        """Close the connections, for good."""
-        self._client.close()
+        self._client = client.group_client(group, lambda _: self._known)
+        self.close = self._client.close
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
         """Return all offsets of the group. Raises BrokerError if that of any partition is unknown."""
@@ -151,7 +136,9 @@ class KafkaSide:
         }
 
     def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        wanted = None if coordinator.versions["OffsetFetch"] >= 2 else self._partitions(deadline)
+        # brokers before 0.10.2 cannot list a group's offsets, so they are asked for all existing partitions
+        lists = coordinator.versions["OffsetFetch"] >= 2
+        wanted = None if lists else self._cluster.describe(None, deadline).partitions.keys()
         return self._client.fetch(wanted, deadline)
 
     def members(self, deadline: Deadline) -> list[str]:
@@ -228,9 +215,7 @@ class KafkaSide:
                 raise trouble
 
     def _registered(self, deadline: Deadline) -> Sequence[Endpoint]:
-        brokers = self._brokers(deadline)
-        if not brokers:
-            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        brokers = self._cluster.brokers(deadline)
         for endpoint in brokers:
             if endpoint.generation < _OLDEST:
                 raise BrokerError(

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config, read_properties
+from zkconsumer.operations.command_config import command_config, read_properties
 
 SECRET = "hunter2"
 SECURE = {
@@ -35,7 +36,7 @@ def test_only_named_servers_are_asked(
     zookeeper: str | None, bootstrap: str | None, properties: dict[str, str], found: tuple[str, str]
 ) -> None:
     config, warned = command_config(zookeeper, bootstrap, properties)
-    connection = ClusterConnection(config)
+    connection = ClusterClient(config)
     assert (connection.zookeeper, connection.bootstrap) == found
     assert warned == ()
 
@@ -67,8 +68,3 @@ def test_passwords_are_in_no_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigException, match="command.properties.*line 1") as refused:
         read_properties(str(file))
     assert SECRET not in str(refused.value)
-
-
-def test_zookeeper_is_needed_where_it_was_not_named() -> None:
-    with pytest.raises(ConfigException, match="--zookeeper.*needs ZooKeeper"):
-        _ = ClusterConnection(command_config(None, "b:1")[0]).session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.operations.reset_times import parse_datetime, parse_duration
+from zkconsumer.cli.offsets.reset_arguments import parse_datetime, parse_duration
 
 DAY = 86_400_000
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.core.migration.planning import MoveVerdict, Step, StoreEntry
+from zkconsumer.cluster.group_offsets import BATCH, ZooKeeperGroupOffsets, batches
+from zkconsumer.core.offset_moves import MoveVerdict, Step, StoreEntry
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import BATCH, ZooKeeperSide, batches
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper.session import Session
@@ -38,7 +38,7 @@ def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, se
     for name, data in {"0": b"5", "1": b"+7", "2": b"\xff?", "10": b"-1", "x": b"1", "007": b"1"}.items():
         server.put(f"{OFFSETS}/{name}", data)
     server.put("/consumers/g/offsets/u/3", b"9")
-    held = ZooKeeperSide(session, "g").read(Deadline(5.0))
+    held = ZooKeeperGroupOffsets(session, "g").read(Deadline(5.0))
     unreadable = held.pop(T2)
     assert (unreadable.offset, unreadable.text) == (None, "\udcff?")
     assert f"{OFFSETS}/2" in unreadable.problem
@@ -51,22 +51,22 @@ def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, se
 
 
 def test_a_group_that_never_was_holds_nothing_and_has_no_members(session: Session) -> None:
-    side = ZooKeeperSide(session, "g")
-    assert (side.read(Deadline(5.0)), side.members(Deadline(5.0))) == ({}, [])
+    offsets = ZooKeeperGroupOffsets(session, "g")
+    assert (offsets.read(Deadline(5.0)), offsets.members(Deadline(5.0))) == ({}, [])
 
 
 def test_members_are_the_names_under_ids(server: FakeZooKeeper, session: Session) -> None:
     for name in ("g_b", "g_a"):
         server.put(f"/consumers/g/ids/{name}", b"unreadable", ephemeral_owner=7)
-    assert ZooKeeperSide(session, "g").members(Deadline(5.0)) == ["g_a", "g_b"]
+    assert ZooKeeperGroupOffsets(session, "g").members(Deadline(5.0)) == ["g_a", "g_b"]
 
 
 def test_nodes_are_created_written_and_removed_without_a_trace(server: FakeZooKeeper, session: Session) -> None:
     server.put(f"{OFFSETS}/1", b"5")
     server.put(f"{OFFSETS}/2", b"5")
-    side = ZooKeeperSide(session, "g")
-    side.read(Deadline(5.0))
-    assert side.write([write(T0, 4), write(T1, 6), Step(T2, MoveVerdict.REMOVE)], Deadline(5.0)) == {}
+    offsets = ZooKeeperGroupOffsets(session, "g")
+    offsets.read(Deadline(5.0))
+    assert offsets.write([write(T0, 4), write(T1, 6), Step(T2, MoveVerdict.REMOVE)], Deadline(5.0)) == {}
     assert server.tree(OFFSETS) == {f"{OFFSETS}/0": b"4", f"{OFFSETS}/1": b"6"}
     assert server.tree("/consumers/g/owners/t") == {}
 
@@ -74,23 +74,23 @@ def test_nodes_are_created_written_and_removed_without_a_trace(server: FakeZooKe
 @pytest.mark.parametrize("data", [b"+5", b"\xff", b"", b"-1", b"17"])
 def test_any_content_can_be_put_back(server: FakeZooKeeper, session: Session, data: bytes) -> None:
     server.put(f"{OFFSETS}/0", data)
-    side = ZooKeeperSide(session, "g")
-    before = side.read(Deadline(5.0))[T0]
-    assert side.write([write(T0, 99)], Deadline(5.0)) == {}
-    side.read(Deadline(5.0))
-    assert side.write([Step(T0, MoveVerdict.WRITE, after=before)], Deadline(5.0)) == {}
+    offsets = ZooKeeperGroupOffsets(session, "g")
+    before = offsets.read(Deadline(5.0))[T0]
+    assert offsets.write([write(T0, 99)], Deadline(5.0)) == {}
+    offsets.read(Deadline(5.0))
+    assert offsets.write([Step(T0, MoveVerdict.WRITE, after=before)], Deadline(5.0)) == {}
     assert server.tree(OFFSETS) == {f"{OFFSETS}/0": data}
 
 
 def test_owned_or_changed_partitions_are_refused_and_others_done(server: FakeZooKeeper, session: Session) -> None:
     server.put(f"{OFFSETS}/1", b"5")
-    side = ZooKeeperSide(session, "g")
-    side.read(Deadline(5.0))
+    offsets = ZooKeeperGroupOffsets(session, "g")
+    offsets.read(Deadline(5.0))
     server.put("/consumers/g/owners/t/0", b"g_a-0", ephemeral_owner=7)
     server.put(f"{OFFSETS}/1", b"6")
     appeared = TopicPartition("t", 3)
     server.put(f"{OFFSETS}/3", b"8")
-    refused = side.write([write(T0, 1), write(T1, 1), write(T2, 1), write(appeared, 1)], Deadline(5.0))
+    refused = offsets.write([write(T0, 1), write(T1, 1), write(T2, 1), write(appeared, 1)], Deadline(5.0))
     assert refused == {
         T0: "somebody owns it",
         T1: "somebody wrote it meanwhile",
@@ -102,11 +102,11 @@ def test_owned_or_changed_partitions_are_refused_and_others_done(server: FakeZoo
 
 def test_what_vanished_meanwhile_is_not_made_anew(server: FakeZooKeeper, session: Session) -> None:
     server.put(f"{OFFSETS}/0", b"5")
-    side = ZooKeeperSide(session, "g")
-    side.read(Deadline(5.0))
+    offsets = ZooKeeperGroupOffsets(session, "g")
+    offsets.read(Deadline(5.0))
     server.remove(f"{OFFSETS}/0")
-    assert side.write([write(T0, 6)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
-    assert side.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+    assert offsets.write([write(T0, 6)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+    assert offsets.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
 
 
 def test_pieces_cover_everything_once() -> None:

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from threading import Event
 from typing import NamedTuple, TypeVar
 
+from zkconsumer.core.offset_moves import LogRange
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -21,8 +22,7 @@ from zkconsumer.errors import (
     RegistryError,
     UnknownTopicError,
 )
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
-from zkconsumer.kafka import BrokerChannel, ClusterMetadata
+from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel, ClusterMetadata
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.cluster_metadata import topics_of
 from zkconsumer.model import Endpoint, TopicPartition
@@ -36,12 +36,22 @@ _SIMILAR_WITHIN = 1.0
 class OffsetLookup:
     """Looks up offsets at the brokers.
 
-    Arguments: ``settings`` of the connections; ``directory`` reads the registered brokers.
+    Arguments: ``directory`` returns the brokers of the cluster; ``channel`` makes a channel to one, not yet connected;
+    ``backoff`` in seconds is the pause before another try; ``isolation_level`` 1 takes the last stable offset for a
+    log's end.
     """
 
-    def __init__(self, settings: FetchSettings, directory: Callable[[Deadline], Sequence[Endpoint]]) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        directory: Callable[[Deadline], Sequence[Endpoint]],
+        channel: Callable[[Endpoint], BrokerChannel],
+        backoff: float,
+        isolation_level: int = 0,
+    ) -> None:
         self._directory = directory
+        self._channel = channel
+        self._backoff = max(0.05, backoff)
+        self._isolation_level = isolation_level
         self._closing = Event()
 
     def close(self) -> None:
@@ -114,7 +124,7 @@ class OffsetLookup:
                 raise
             except (BrokerError, RegistryError) as e:
                 trouble = trouble or str(e)
-            if deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff))):
+            if deadline.expired or self._closing.wait(deadline.bounded(self._backoff)):
                 raise BrokerUnavailableError(f"{what} could not be looked up: {trouble}")
 
     def find(
@@ -127,7 +137,7 @@ class OffsetLookup:
         the configured one. A failed request is repeated until the deadline. Raises: BrokerUnavailableError if a
         partition has no answer in time, BrokerAuthenticationError.
         """
-        isolation_level = self._settings.isolation_level if isolation_level is None else isolation_level
+        isolation_level = self._isolation_level if isolation_level is None else isolation_level
         found: dict[TopicPartition, int | None] = {}
         trouble = ""
         while True:
@@ -140,11 +150,16 @@ class OffsetLookup:
                 raise
             except (BrokerError, RegistryError) as e:
                 trouble = trouble or str(e)  # the first error tells more than the timeout in the end
-            if len(found) < len(wanted) and (
-                deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff)))
-            ):
+            if len(found) < len(wanted) and (deadline.expired or self._closing.wait(deadline.bounded(self._backoff))):
                 missing = ", ".join(str(tp) for tp in sorted(wanted) if tp not in found)
                 raise BrokerUnavailableError(f"no offset could be looked up for {missing}: {trouble or 'no leader'}")
+
+    def logs(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, LogRange]:
+        """Return the log of each partition. Raises as :meth:`find`."""
+        ends = self.find(dict.fromkeys(partitions, LATEST), deadline)
+        starts = self.find(dict.fromkeys(partitions, EARLIEST), deadline)
+        # the start may have moved beyond the end, which was read before it
+        return {tp: LogRange(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in partitions}
 
     def _ask(
         self,
@@ -199,7 +214,7 @@ class OffsetLookup:
 
     @contextmanager
     def _connected(self, endpoint: Endpoint, deadline: Deadline) -> Iterator[BrokerChannel]:
-        with closing(self._settings.channel(endpoint)) as channel:
+        with closing(self._channel(endpoint)) as channel:
             channel.connect(deadline)
             yield channel
 
