@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -33,7 +33,8 @@ class WatchedNodes:
 
     A query may have hundreds of triggers a second, and a node hardly ever changes in between. So each node is read
     once, with a watch. It is read again only when the watch fires, the connection breaks, or a broker contradicts it.
-    Threads: one thread at a time looks and forgets; any thread may call ``doubt``.
+    Threads: one thread at a time looks, and forgets nodes of ``cache`` that an answer contradicts; any thread may call
+    ``doubt``.
     """
 
     def __init__(self, session: Session) -> None:
@@ -60,10 +61,6 @@ class WatchedNodes:
             self.cache.refresh()
             self._until = monotonic() + BELIEVED
         return self.cache.look(wanted, deadline)
-
-    def forget(self, paths: Iterable[str]) -> None:
-        """Drop these cached nodes, because an answer contradicts them. The next look reads them again."""
-        self.cache.forget(paths)
 
 
 class ZooKeeperQueryCluster(QueryCluster):
@@ -107,7 +104,7 @@ class ZooKeeperQueryCluster(QueryCluster):
         """Forget these leaders, and what ZooKeeper told of them and of all brokers."""
         if self.nodes is not None:
             brokers = {paths.broker(endpoint.broker_id) for endpoint in self._leaders.values()}
-            self.nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
+            self.nodes.cache.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
         super()._contradicted(partitions)
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
@@ -141,7 +138,7 @@ class ZooKeeperQueryCluster(QueryCluster):
     def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
         """Do as :meth:`QueryCluster.gone`, as ZooKeeper says now. Raises RegistryError."""
         if self.nodes is not None:
-            self.nodes.forget({paths.topic(tp.topic) for tp in partitions})
+            self.nodes.cache.forget({paths.topic(tp.topic) for tp in partitions})
         return super().gone(partitions)
 
     def live_members(self, group: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ DESCRIPTION = """\
 Moves the offsets of a group between ZooKeeper and Kafka, compares the two, writes
 them to a file, or restores the offsets that an earlier run overwrote.
 
-  zkconsumer migrate GROUP --zookeeper HOST:2181 --to kafka
+  zkconsumer migrate GROUP --zookeeper HOST:2181 --to kafka --dry-run
   zkconsumer migrate GROUP --zookeeper HOST:2181 --to kafka --execute
   zkconsumer migrate GROUP --zookeeper HOST:2181 --verify
   zkconsumer offsets undo FILE --zookeeper HOST:2181 --execute
