@@ -3,7 +3,7 @@
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
-Batches of format 2 are read many at a time: by compiled code (``compiled_columns``), or by vector operations
+Batches of format 2 are read many at a time: by compiled code (``native_columns``), or by vector operations
 (``numpy_columns``) in an installation without it. Without either, with headers, for older formats and for strange
 bytes, the records are read one by one. A thousand of them at a time become one Arrow array a column. All ways give the
 same columns, byte for byte. The arrays are joined when there are enough rows.
@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from zkconsumer.errors import UnreadableMessageError
-from zkconsumer.kafka import compiled_columns
+from zkconsumer.kafka import native_columns
 from zkconsumer.kafka.arrow_arrays import binaries, constant, numbers
 from zkconsumer.kafka.record_batch import FROM_ANYWHERE, LARGEST_MS, RecordBatch, StrangeBytesError, block
 from zkconsumer.model import TopicPartition
@@ -99,8 +99,8 @@ class RowsOfBlocks(Protocol):
 
 def _reader_of_blocks(names: Collection[str]) -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
     """Return the quickest way to read many records at once, or None if they are read one by one."""
-    if compiled_columns.AVAILABLE:
-        return partial(compiled_columns.CompiledColumns, names=names)
+    if native_columns.AVAILABLE:
+        return partial(native_columns.NativeColumns, names=names)
     from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
 
     return numpy_columns.read_fields if numpy_columns.AVAILABLE else None

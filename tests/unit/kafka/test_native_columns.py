@@ -10,7 +10,7 @@ from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.data_plane.columns import ColumnMemory, RowScanner
 from zkconsumer.kafka.arrow_arrays import constant
 from zkconsumer.kafka.arrow_columns import NAMES
-from zkconsumer.kafka.compiled_columns import CompiledColumns
+from zkconsumer.kafka.native_columns import NativeColumns
 from zkconsumer.kafka.record_batch import FROM_ANYWHERE, NO_END, Block, StrangeBytesError
 
 RECORD = bytes((14, 0, 0, 0, 1, 2, ord("v"), 0))
@@ -56,14 +56,14 @@ def a_block(data: bytes, total: int = 1, oldest: int = 1000) -> Block:
 )
 def test_strange_bytes_are_left_to_the_reader_of_records(data: bytes, total: int) -> None:
     with pytest.raises(StrangeBytesError):
-        CompiledColumns([a_block(data, total)], NAMES)
+        NativeColumns([a_block(data, total)], NAMES)
 
 
 def test_timestamps_beyond_64_bits_are_left_to_it_as_well() -> None:
     later = RECORD[:2] + b"\x02" + RECORD[3:]
 
     with pytest.raises(StrangeBytesError):
-        CompiledColumns([a_block(later, oldest=2**63 - 1)], NAMES)
+        NativeColumns([a_block(later, oldest=2**63 - 1)], NAMES)
 
 
 def memory(**sizes: int) -> ColumnMemory:
@@ -90,7 +90,7 @@ def test_too_little_memory_for_the_rows_is_never_overrun(sizes: dict[str, int]) 
 
 
 def test_an_unwanted_column_takes_no_memory() -> None:
-    rows = CompiledColumns([a_block(RECORD)], ["offset"])
+    rows = NativeColumns([a_block(RECORD)], ["offset"])
 
     assert rows.row_count == 1
     assert rows._buffers.values.size == 0
@@ -118,7 +118,7 @@ def test_constant_columns_of_long_names_are_not_kept() -> None:
 
 
 _NO_PANDAS = f"""
-import sys, zkconsumer.kafka.compiled_columns as scanned
+import sys, zkconsumer.kafka.native_columns as scanned
 scanned.AVAILABLE = True
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.message_set import batches

@@ -19,7 +19,7 @@ AVAILABLE: Final[bool] = COMPILED
 _LARGEST = 2**31 - 1
 
 
-class CompiledColumns:
+class NativeColumns:
     """The rows of some blocks. Arguments: ``names`` are the columns that may be asked for.
 
     Raises: StrangeBytesError, also for more than 2 GB, which binary columns cannot have.
