@@ -12,6 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scripts import shape
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "zkconsumer"
 TESTS = ROOT / "tests"
@@ -194,3 +198,8 @@ def test_tests_patch_few_private_attributes() -> None:
         if _private(text) and text not in LIBRARY_NAMES.get(place, ())
     ]
     _check(found, PRIVATE_TEXTS)
+
+
+def test_the_shape_of_the_package_is_within_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    over = shape.main([])
+    assert not over, capsys.readouterr().out
