@@ -7,3 +7,18 @@
 - ``member_process`` and ``spark_process`` are the processes that consume.
 - ``group_owners`` reads the owners from ZooKeeper; ``screen`` and ``report`` show the results.
 """
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(module: str, task: Mapping[str, Any]) -> list[str]:
+    """Return the command of a process that runs a module of this package. Its folder may be any."""
+    return ["/usr/bin/env", f"PYTHONPATH={_ROOT}", sys.executable, "-m", f"{__name__}.{module}", json.dumps(task)]

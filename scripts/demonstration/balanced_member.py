@@ -22,6 +22,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from scripts.demonstration import command
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.balance.retry import Retry
 from zkconsumer.devcluster.server_process import Launched, tail
@@ -118,8 +119,7 @@ class BalancedMember:
                 "share.partitions": "true",
             },
         }
-        command = [sys.executable, "-m", "scripts.demonstration.balanced_member", json.dumps(task)]
-        self._process = Launched(command, self._log, remove=[folder])
+        self._process = Launched(command("balanced_member", task), self._log, remove=[folder])
 
     @property
     def pid(self) -> int:

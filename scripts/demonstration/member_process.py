@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Any
 from zlib import crc32
 
+from scripts.demonstration import command
 from scripts.demonstration.message_account import MessageAccount
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.devcluster.server_process import Launched, tail
@@ -89,8 +90,7 @@ class MemberProcess:
         }
         reading, writing = os.pipe()
         try:
-            command = [sys.executable, "-m", "scripts.demonstration.member_process", json.dumps(task)]
-            self._process = Launched(command, self._log, remove=[folder], output=writing)
+            self._process = Launched(command("member_process", task), self._log, remove=[folder], output=writing)
         except BaseException:
             os.close(reading)
             raise

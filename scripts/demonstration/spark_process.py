@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
+from scripts.demonstration import command
 from scripts.demonstration.flight_producer import Delays, airlines
 from zkconsumer.devcluster import java_home_for_spark
 from zkconsumer.devcluster.server_process import Launched, tail
@@ -188,8 +189,7 @@ class SparkProcess:
             "folder": str(self._folder / "spark"),
             **files,
         }
-        command = [sys.executable, "-m", "scripts.demonstration.spark_process", json.dumps(task)]
-        self._process = Launched(command, self._log, remove=[self._folder])
+        self._process = Launched(command("spark_process", task), self._log, remove=[self._folder])
         return self
 
     def __exit__(self, *_: object) -> None:

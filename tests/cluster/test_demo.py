@@ -22,6 +22,8 @@ from tests.cluster.conftest import NewTopic
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
+ROOT = Path(__file__).resolve().parents[2]
+
 FLIGHTS = 3000
 BALANCED_FLIGHTS = 12_000
 PLAYING_S = 240.0
@@ -38,12 +40,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer", "demo", *arguments],
+            [sys.executable, "-m", "scripts.demonstration", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)},
             cwd=tmp_path,
         )
         running.append(process)
