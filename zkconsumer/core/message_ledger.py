@@ -150,6 +150,16 @@ class MessageLedger:
         """Return what tells of messages of pointers that were finished before the log is read to them."""
         return joined(Finished(offset, offset + 1, (), slots) for offset in self._ahead)
 
+    def _parked_ahead(self, slots: int) -> tuple[Finished, ...]:
+        """Return what tells a borrower not to handle parked messages to which the log is not read yet.
+
+        After a seek back the log is read again up to them. They stay with the owner, which has their pointers. A
+        parked message without a key closes no slot, so a borrower would handle the message beside the owner.
+        """
+        ahead = (one.offset for one in self._pointers.values() if one.fate is PointerKind.PARKED)
+        read_to = self._unfinished.read_to
+        return joined(Finished(offset, offset + 1, (), slots) for offset in ahead if offset >= read_to)
+
     def failed(self, offset: int, attempts: Attempts) -> None:
         """Note that so many attempts at an unfinished message have failed."""
         with self._lock:
@@ -316,7 +326,7 @@ class MessageLedger:
             given = [offset for offset in offsets if offset not in self._passing]
             pieces = self._unfinished.give_up(slots, given)
             attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
-            note = FinishedNote(base, (*pieces, *self._finished_ahead(slots)), attempts)
+            note = FinishedNote(base, (*pieces, *self._finished_ahead(slots), *self._parked_ahead(slots)), attempts)
             had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
             self._lent[borrower] = note if had is None else _together((had, had_slots), (note, slots))
             self._lent_slots[borrower] = had_slots | slots

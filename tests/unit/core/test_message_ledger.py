@@ -218,6 +218,16 @@ def test_a_parked_message_finished_ahead_is_noted() -> None:
     assert [owner.point().note.covers(5, slot) for slot in (0, 1)] == [True, True]
 
 
+def test_a_parked_message_stays_with_its_owner_after_a_seek() -> None:
+    """The log is read again up to the message, and its slot is lent before: the borrower handled it as well."""
+    owner = ledger(0, pointers={5: Pointer(5), 6: Pointer(6, PointerKind.DEAD)})
+    given = owner.lend("b", 0b10, [])
+    assert [given.covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    owner.report("b", given)
+    assert owner.end_loan("b", 0b10) == 0
+    assert not owner.wants(5, 1)
+
+
 def test_a_message_read_again_waits_for_its_pointer() -> None:
     owner = ledger(0)
     owner.read([0, 1], 2)
