@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with, whole
-from zkconsumer import TopicPartition, Whitelist
+from zkconsumer import PENDING, Retry, TopicPartition, Whitelist
 from zkconsumer.balance import until
 from zkconsumer.testing import FakeCluster
 
@@ -52,6 +54,37 @@ def test_offsets_end_a_run_and_the_next_goes_on_there(cluster: FakeCluster, join
     assert committed(cluster) == [EACH, EACH]
     with pytest.raises(ValueError, match="run with concurrency"):
         connector.run(print)
+
+
+def test_a_run_waits_for_the_answer_to_a_parked_message(cluster: FakeCluster, join: Join) -> None:
+    """All before the end was finished or parked. The next run handed the message out again, which was pending still."""
+    connector, pending, taken = join(), SimpleQueue[Any](), list[tuple[int, int]]()
+    parked = threading.Event()
+    options: Any = {"concurrency": 2, "retry": Retry(attempts=9, delays=[0.0], park_after=1), "until": "end"}
+
+    def handle(message: Any) -> object:
+        taken.append((message.partition, message.offset))
+        if (message.partition, message.offset) == (1, 3):
+            if message.attempt == 1:
+                raise ValueError("not yet")
+            pending.put(message)
+            parked.set()
+            return PENDING
+        if (message.partition, message.offset) == (0, EACH - 1):
+            parked.wait(scaled(WITHIN))
+        return None
+
+    run = threading.Thread(target=lambda: connector.run(handle, "events", **options), name="run")
+    run.start()
+    message = pending.get(timeout=scaled(WITHIN))
+    run.join(1.0)
+    assert run.is_alive()
+    message.ack()
+    run.join(scaled(WITHIN))
+    connector.run(handle, **options)
+
+    assert sorted(taken) == sorted([*whole(EACH, EACH), (1, 3)])
+    assert not run.is_alive()
 
 
 @pytest.fixture

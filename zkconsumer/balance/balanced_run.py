@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
@@ -221,9 +221,21 @@ class BalancedRun:
             if self._member.closed():  # other members may have the messages now: end what can be ended
                 self.executor.stop(Deadline(0.0))
         self.executor.stop(Deadline(0.0))
+        self._await_answers()
         self._recall()
         self._stop_reader()
         self._tell_of_late_handlers()
+
+    def _await_answers(self) -> None:
+        """Wait for the answers to messages that handlers have left pending, if ``until`` ended the run.
+
+        The end does not wait for messages that were parked, so one of them may be pending then. The next run would hand
+        it out again.
+        """
+        while self.reached_end and not (self._hurried or self._member.closing()):
+            if not any(home.in_hand and not home.position.revoked for home in self.reader.partitions):
+                return
+            sleep(SLICE / 10)
 
     def _recall(self) -> None:
         """Take back what other members have of our partitions, if these stay ours: nobody would read their reports.

@@ -4,10 +4,11 @@ The ends are looked up once, when the run begins, for every partition of its top
 a later rebalance has its end as well. A partition that is created later has none of its messages handled.
 
 A run has ended when the base of each owned partition has reached its end. Messages that were parked, and dead letters,
-count as passed: their pointers are stored, and the next run of any member has them again when they are due. The
-partitions of other members are their own matter. A member that owns nothing ends when the committed offsets of the
-whole group have reached the ends, since it may be given a partition, or work of another member, until then. Partitions
-of a deleted topic do not count: nobody owns them, and their ends are never reached.
+count as passed: their pointers are stored, and the next run of any member has them again when they are due. The run
+waits for the outcome of those that handlers have, also if the outcome is told later (``PENDING``). The partitions of
+other members are their own matter. A member that owns nothing ends when the committed offsets of the whole group have
+reached the ends, since it may be given a partition, or work of another member, until then. Partitions of a deleted
+topic do not count: nobody owns them, and their ends are never reached.
 
 :class:`RunEnd` and :func:`requested_end` are pure.
 """
