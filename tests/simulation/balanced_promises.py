@@ -289,8 +289,9 @@ class BalancedObserver(Observer):
         ownership, by = fates.done.get(offset, (-2.0, new))
         if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
             self.broke(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
-        elif not by.as_owner and fates.sought_at > owned and by.began < fates.stay_since + SOON:
-            world().note(f"{tp}: {offset} was finished in a loan of the stay that a seek has ended")
+        elif not by.as_owner and max(fates.sought_at, fates.stay_since) > owned and by.began < fates.stay_since + SOON:
+            # a seek ends the stay, or an owner does that finds no note of the committed offset, as after a seek
+            world().note(f"{tp}: {offset} was finished in a loan of a stay that has ended")
         elif ownership == owned and by.lives:
             self.broke(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
 

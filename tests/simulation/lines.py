@@ -1,9 +1,9 @@
 """Switches of tasks between two statements of the package.
 
-Each function of the chosen modules is compiled with a call before each statement. A seed says how many calls pass
-until the next one gives the turn away, and at which places tasks often stand still: a race of two threads has a window
-of some statements, which is wide only when one of them is slow. The source decides where these calls stand, so all
-Pythons agree.
+Each function of the chosen modules is compiled with a call before each statement, which is done if the world watches
+the statement's place. A seed says how many calls pass until the next one gives the turn away, and at which places tasks
+often stand still: a race of two threads has a window of some statements, which is wide only when one of them is slow.
+The source decides where these calls stand, so all Pythons agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 from zlib import crc32
 
-from tests.simulation.scheduler import PLACES, before_statement
+from tests.simulation.scheduler import PLACES, WATCHED, before_statement
 
 _CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
 _ALSO = (
@@ -28,6 +28,7 @@ _ALSO = (
     "zkconsumer.connector.subscribed_streams",
 )
 _CALL = "__before_statement__"
+_WATCHED = "__watched_places__"
 
 
 class _Insertion(ast.NodeTransformer):
@@ -53,7 +54,8 @@ class _Insertion(ast.NodeTransformer):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             return [statement]  # a docstring stays the first statement
         place = ast.Constant(crc32(f"{self._module}:{statement.lineno}".encode()) % PLACES)
-        call = ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [place], []))
+        watched = ast.Compare(place, [ast.In()], [ast.Name(_WATCHED, ast.Load())])
+        call = ast.If(watched, [ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [place], []))], [])
         return [ast.fix_missing_locations(ast.copy_location(call, statement)), statement]
 
 
@@ -67,7 +69,7 @@ class _Loader(SourceFileLoader):
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module)[_CALL] = before_statement
+        vars(module).update({_CALL: before_statement, _WATCHED: WATCHED})
         super().exec_module(module)
 
 

@@ -102,7 +102,8 @@ class Scenario:
             "group.id": self.group,
             "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": 2000,
-            "fetch.wait.max.ms": chance.choice([100, 500, 1000]),
+            # most of the computing would go into the fetches of members that wait for messages
+            "fetch.wait.max.ms": chance.choice([500, 1000, 1000]),
             "zookeeper.session.timeout.ms": int(SESSION * 1000),
             "consumer.timeout.ms": int(WAITS * 1000),
             "rebalance.backoff.ms": 2000,

@@ -31,6 +31,8 @@ PLACES = 31
 """One statement in so many is a slow place."""
 SLOW = (0.03, 0.5)
 """The probabilities that a task stands still at a slow place, of which the seed chooses one."""
+WATCHED: set[int] = set()
+"""The places whose statements call :func:`before_statement`: few, if the seed wants no switch between two of them."""
 _SLICES = 2_000_000
 """Turns without any progress of the clock to the next timer, after which the world is called stuck."""
 
@@ -62,6 +64,7 @@ class Task:
 
     def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
         self.number = number
+        self.mark = b"%d" % number
         self.name = name
         self.process = process
         self.body = body
@@ -146,7 +149,7 @@ class World:
         while not self._ended and not until():
             self.turns += 1
             task = self._next()
-            self.digest = crc32(b"%d" % task.number, self.digest)
+            self.digest = crc32(task.mark, self.digest)
             self.current = task
             task.switch()
             self.current = None
@@ -295,6 +298,8 @@ def enter(made: World) -> None:
     global _here
     random.seed(made.seed)
     _here = made
+    WATCHED.clear()
+    WATCHED.update(range(PLACES) if made.lines else {made.slow_place})
 
 
 def before_statement(place: int) -> None:
