@@ -213,7 +213,7 @@ class Tracer:
 
 _RESUME = dis.opmap["RESUME"]
 _PLAIN = dis.opmap["NOP"]
-# After these CPython 3.11 to 3.15 looks for signals (after the call of a function in C; see DESIGN.md, "Assumptions").
+# After these CPython 3.11 to 3.15 looks for signals (after the call of a function in C; see runtime/DECISIONS.md).
 _LOOKS_FOR_SIGNALS = frozenset(
     opcode
     for name, opcode in dis.opmap.items()

@@ -1,4 +1,4 @@
-"""The moments at which CPython looks for signals, as DESIGN.md lists them ("Assumptions"). Each test stages one."""
+"""The moments at which CPython looks for signals, as runtime/DECISIONS.md lists them. Each test stages one."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ does not interrupt that wait: Python runs the handler after it. So the main thre
 The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
 comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
 then hangs. So an application's thread waits by this module's classes, where each step is one call in C. On CPython 3.14
-``with lock`` itself has that gap, so all locks of the package are :class:`InterruptibleLock`. DESIGN.md has a table of
-the moments at which each version of CPython runs signal handlers.
+``with lock`` itself has that gap, so all locks of the package are :class:`InterruptibleLock`. ``DECISIONS.md`` beside
+this module has a table of the moments at which each version of CPython runs signal handlers.
 
 Threads: any.
 """

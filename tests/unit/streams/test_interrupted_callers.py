@@ -75,7 +75,7 @@ def test_get_gives_its_message_to_the_variable(world: InterruptedStreams, gate: 
 def test_the_builtin_next_is_left_before_its_variable_is_set(gate: Gate, name: str) -> None:
     """CPython looks for signals after each function in C, and the message is lost then. No stream can mend that.
 
-    If this fails, CPython has changed: docs/reading.md and decision 61 of DESIGN.md may say less.
+    If this fails, CPython has changed: docs/reading.md and decision 61 may say less.
     """
 
     def action(gate: Gate) -> None:

@@ -1,4 +1,4 @@
-"""The table of the rebalancer: complete, without a dead end, and drawn in DESIGN.md."""
+"""The table of the rebalancer: complete, without a dead end, and drawn in docs/states.md."""
 
 from __future__ import annotations
 
