@@ -24,7 +24,14 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DESIGN = ROOT / "zkconsumer" / "DESIGN.md"
 DOCS = ROOT / "zkconsumer" / "docs"
-PAGES = [README, *sorted((ROOT / "zkconsumer").glob("*.md")), *sorted(DOCS.glob("*.md"))]
+DECISIONS = sorted((ROOT / "zkconsumer").glob("*/DECISIONS.md"))
+PAGES = [
+    README,
+    *sorted((ROOT / "zkconsumer").glob("*.md")),
+    *DECISIONS,
+    ROOT / "tests/simulation/README.md",
+    *sorted(DOCS.glob("*.md")),
+]
 """The pages whose links, file names, imports and generated parts are checked."""
 
 EXAMPLES = {

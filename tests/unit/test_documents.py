@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
+from tests.documents import DECISIONS, DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
 from tests.programs import run_python
 from tests.unit.assignors.groups import member, owners
 from zkconsumer.core.message_pointers import decode_pointers
@@ -107,6 +107,33 @@ def test_a_docs_page_takes_at_most_five_minutes(page: Path) -> None:
 
 def test_readme_has_at_most_250_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_a_decision_stands_on_the_page_that_design_names() -> None:
+    """Each has eight lines at most, so that a page of them can be read."""
+    pages: dict[int, str] = {}
+    for page in DECISIONS:
+        for number, text in re.findall(
+            r"^### (\d+)\n\n(.*?)\n(?=\n|\Z)", page.read_text(encoding="utf-8"), re.M | re.S
+        ):
+            assert int(number) not in pages, number
+            pages[int(number)] = page.parent.name
+            assert len(text.splitlines()) <= 8, number
+    named: dict[int, str] = {}
+    table = (ROOT / "zkconsumer/DESIGN.md").read_text(encoding="utf-8")
+    for room, numbers in re.findall(r"\]\((\w+)/DECISIONS\.md\) \| ([\d, -]+) \|", table):
+        for first, last in (part.partition("-")[::2] for part in numbers.split(", ")):
+            named |= dict.fromkeys(range(int(first), int(last or first) + 1), room)
+    assert pages == named
+    assert sorted(pages) == list(range(1, max(pages) + 1))
+
+
+def test_the_tour_has_at_most_3000_words_and_20_of_our_own() -> None:
+    text = (ROOT / "zkconsumer/DESIGN.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 3000
+    glossary = text.partition("\n## Glossary\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ", glossary, re.M)
+    assert 2 <= len(rows) <= 1 + 20
 
 
 def run(code: str) -> str:
