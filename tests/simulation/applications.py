@@ -83,6 +83,7 @@ class StreamsApplication:
                     world.sleep(1.0)
             if not held:
                 if member.ended:
+                    self._look_at_end(stream)
                     return
                 if self._is_calm():
                     observer.nothing_came(member.consumer, thread, asked, world.stood(member.process) - stood)
@@ -91,6 +92,15 @@ class StreamsApplication:
             slow = world.random.random() < 0.005  # longer than a rebalance waits for it, now and then
             world.sleep(world.random.random() * SLOWEST if slow else world.random.random() ** 4 * 0.3)
             self._sometimes(held, asked)
+
+    def _look_at_end(self, stream: Any) -> None:
+        """A stream ends with its connector, or a reader without a time limit would wait for ever."""
+        try:
+            next(iter(stream), None)
+        except ConsumerTimeoutException:
+            self.scenario.broken("a stream goes on after the shutdown of its connector")
+        except ZkConsumerError as e:
+            self.world.note(f"after the shutdown: {type(e).__name__}")
 
     def read(self, stream: Any) -> list[Any]:
         """Return one message, some, or none, by one of the ways to read."""
