@@ -24,8 +24,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, ClusterSeen, cluster_of
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.registry_security import registry_security
@@ -120,13 +121,35 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
     return found
 
 
+def existing_partitions(
+    client: ClusterClient, topics: Collection[str] | None, deadline: Deadline
+) -> frozenset[TopicPartition]:
+    """Return the partitions of these topics (None: of all) that ZooKeeper has.
+
+    A single broker may know an older state of the cluster: a partition would seem to be gone that is there.
+    Raises RegistryError; ConfigException if ZooKeeper was not named.
+    """
+    session = client.session
+    if topics is None:
+        topics = session.children(paths.TOPICS, deadline) or ()
+    names = sorted(topics)
+    nodes = session.read([paths.topic(name) for name in names], deadline)
+    return frozenset(
+        TopicPartition(name, number)
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+        for number in node_codecs.decode_topic(node.data, paths.topic(name))
+    )
+
+
 class ClusterClient:
     """ZooKeeper and the brokers that a configuration names. A context manager.
 
     One thread at a time calls; after :meth:`open`, any thread may ask for brokers and use ``lookup``.
 
     Arguments: ``timeout`` in seconds of each use; ``socket_timeout`` in seconds is how long a broker may be silent, by
-    default as long; ``on_change`` as for :class:`Session`. Raises: as :class:`BrokerChannels`.
+    default as long; ``on_change`` as for :class:`Session`; ``channels`` makes the channels to brokers, by default
+    :class:`BrokerChannels`. Raises: as :class:`BrokerChannels`.
     """
 
     def __init__(
@@ -136,10 +159,11 @@ class ClusterClient:
         *,
         socket_timeout: float | None = None,
         on_change: Callable[[SessionChanged], None] = lambda _: None,
+        channels: BrokerChannels | None = None,
     ) -> None:
         self.config = config
         self.timeout = timeout
-        self.channels = BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
+        self.channels = channels or BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
         self.lookup = OffsetLookup(
             self.brokers,
             self.channels,
