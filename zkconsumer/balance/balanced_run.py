@@ -14,18 +14,20 @@ from time import monotonic, sleep
 from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.engine import ENOUGH, Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import ReadLimits
+from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_state import RunParts, run_problems, run_state
 from zkconsumer.balance.run_summary import RunEnd, RunSummary
+from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor, Work
@@ -113,57 +115,49 @@ class BalancedRun:
         self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
-        self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
-        self.dead_letters.fatal = self._fatal
         self.reached_end = False
         """Whether the run ended because of ``until``."""
+        sizes = BatchSize()
+        self.executor: Executor = self._executor(handler, options, sizes)
+        self.dead_letters = DeadLetters(
+            member.consumer, member.group, options.dead_letter, failed=self._events.put, keeps_pointers=member.parks
+        )
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
             failed=self._events.put,
             dead_letters=self.dead_letters,
+            wake_executor=self.executor.wake,
+            sizes=sizes,
         )
         self.engine.enough = max(ENOUGH, 2 * options.concurrency * options.batch)
-        delivery = member.delivery
-        self.reader = Reader(
-            member.consumer,
-            self.engine,
-            ReadLimits(member.window, member.budget, member.stores),
-            streams=lambda: [stream for _, _, stream in delivery.streams()],
-            positions=member.positions,
-            stream_of=delivery.stream_of,
-            wake_fetchers=member.wake_fetchers,
+        lent = LentPartitions() if member.sharing is not None else None
+        self.reader = reader = self._reader(options, lent)
+        self.pointers = PointerReader(
+            member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=2 * options.concurrency
         )
-        if options.until is not None:
-            self.reader.limit = options.until.limit
-        self.engine.wake_reader = self.reader.wake
-        self.pointers = self._pointer_reader(options)
         self.sharing: Sharing | None = None
-        if member.sharing is not None:
+        if member.sharing is not None and lent is not None:
             share = AdvertisedShare(options.order.value, options.concurrency)
-            self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
-        self.executor: Executor = self._executor(handler, options)
-        self.engine.wake_executor = self.executor.wake
-        if isinstance(self.executor, ThreadExecutor):
-            self.reader.idle_calls.append(self.executor.reclaim)
+            self.sharing = Sharing(member.sharing, self.engine, reader, lent, share)
 
-    def _pointer_reader(self, options: BalancedOptions) -> PointerReader:
-        member, reader = self._member, self.reader
-        most = 2 * options.concurrency
-        made = PointerReader(member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=most)
-        self.engine.pointer_settled = made.settled
-        reader.idle_calls.append(self.dead_letters.tend)
-        return made
+    def _reader(self, options: BalancedOptions, lending: Lending | None) -> Reader:
+        member, executor = self._member, self.executor
+        limits = ReadLimits(member.window, member.budget, member.stores)
+        if options.until is not None:
+            limits = limits._replace(end=options.until.limit)
+        idle = [self.dead_letters.tend]
+        if isinstance(executor, ThreadExecutor):
+            idle.append(executor.reclaim)
+        return Reader(
+            member.consumer, self.engine, limits, member.delivery, member.positions, member.wake_fetchers, lending, idle
+        )
 
-    def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
+    def _executor(self, handler: Handler, options: BalancedOptions, sizes: BatchSize) -> Executor:
         if not isinstance(options.executor, str):
             return options.executor
         return ThreadExecutor(
-            handler,
-            options.concurrency,
-            batch=options.batch,
-            name=self._member.consumer,
-            sizes=self.engine.sizes,
+            handler, options.concurrency, batch=options.batch, name=self._member.consumer, sizes=sizes
         )
 
     # ---- the caller's thread
@@ -260,9 +254,6 @@ class BalancedRun:
         self.executor.stop(Deadline(STOP_WITHIN))
         self._stop_reader()
         self._tell_of_late_handlers()
-
-    def _fatal(self, error: BaseException) -> None:
-        self.engine.abort(error)
 
     def _stop_reader(self) -> None:
         self.give_back()

@@ -20,6 +20,7 @@ from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
+from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
@@ -42,8 +43,10 @@ class Engine:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
-    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``dead_letters`` takes what
-    is given up (None: pointers).
+    ``failed`` gets what ends the run; ``dead_letters`` takes what is given up (None: pointers); ``wake_executor`` is
+    called when there may be work to take; ``sizes`` says how many messages a worker takes.
+
+    The reader waits for ``reader_flag``. ``pointer_works`` are the messages of pointers in hand.
     """
 
     def __init__(
@@ -51,26 +54,25 @@ class Engine:
         gate: HandOutGate,
         rules: EngineRules,
         *,
-        wake_reader: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda _: None,
         dead_letters: DeadLetters | None = None,
+        wake_executor: Callable[[], None] = lambda: None,
+        sizes: BatchSize | None = None,
     ) -> None:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
         self.rules = rules
         self.lanes = Lanes(rules.order)
-        self.wake_reader = wake_reader
-        self.wake_executor: Callable[[], None] = lambda: None
+        self.reader_flag = WakeFlag()
+        self.pointer_works = PointerWorks()
+        self._wake_executor = wake_executor
         self._failed = failed
         self._lock = InterruptibleLock()
-        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
-        self.fates.dead_letters.ended = self.dead_letter_ended
+        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort, self._dead_letter_ended)
         self._waiting: list[WakeFlag] = []
         self._called: set[WakeFlag] = set()  # of workers that were woken, and have not looked yet
-        self.sizes = BatchSize()
+        self.sizes = sizes or BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
-        self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
         self.enough = ENOUGH
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
@@ -100,7 +102,7 @@ class Engine:
         self._ended = True
         for flag in self._waiting.copy():
             flag.set()
-        self.wake_executor()
+        self._wake_executor()
 
     def left_to_parent(self) -> None:
         """Hand nothing out in a forked process: its handler may return, and the parent goes on with the messages."""
@@ -157,7 +159,7 @@ class Engine:
             self._forget(lost)
         if self.reader_waits and self.lanes.startable < self.enough // 2:
             self.reader_waits = False
-            self.wake_reader()
+            self.reader_flag.set()
         if works:
             self.in_hand += len(works)
             self.active_at = now
@@ -184,10 +186,11 @@ class Engine:
         until = self._lease.until
         if home.position.halted or monotonic() >= until or self._ended or home.stopped:
             return False
-        return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
+        return not home.shared or (not home.leaving >> work.slot & 1 and home.current)
 
-    def answer(self, work: ReadWork, outcome: Outcome) -> None:
+    def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
+        assert type(work) is ReadWork
         with self._lock:
             if not work.open or work.answer is not None:
                 return
@@ -200,7 +203,7 @@ class Engine:
     def look(self) -> None:
         """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
         self._wake(1)
-        self.wake_executor()
+        self._wake_executor()
 
     def took(self, messages: int, seconds: float) -> None:
         """Note how long the handlers of some messages took together. Any thread; returns at once."""
@@ -289,7 +292,7 @@ class Engine:
             self.active_at = monotonic()
         for work in pointers:
             if not any(one.part is work.part for one in again):  # it does not come again by itself
-                self.pointer_settled(work)
+                self.pointer_works.settled(work)
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
@@ -321,11 +324,11 @@ class Engine:
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
         if not home.in_hand and home.position.revoked:
-            home.queue.wake_revocation()
+            home.stream.queue.wake_revocation()
         if home.leavers:
             self._tell_leavers(home)
         if home.wants_room and home.ledger.unfinished <= home.room_at:
-            self.wake_reader()
+            self.reader_flag.set()
 
     def _wake(self, workers: int) -> None:
         """Have so many workers look. Those on their way count: otherwise all wake up, and most find nothing."""
@@ -339,9 +342,8 @@ class Engine:
 
     # ---- messages that are not done
 
-    def dead_letter_ended(self, work: Work) -> None:
+    def _dead_letter_ended(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
-        assert type(work) is ReadWork
         work.home.failing.pop(work.offset, None)
         self._close([work], [])
         self.look()
@@ -374,7 +376,7 @@ class Engine:
             startable = self.lanes.startable
         if self._waiting:
             self._wake(self.sizes.workers(startable))
-        self.wake_executor()
+        self._wake_executor()
 
     def chunk_read(self, home: OpenPartition, chunk: Chunk) -> None:
         """Note that a chunk was read to its end, so that its messages alone keep it."""
@@ -478,7 +480,7 @@ class Engine:
         work.part.passed(1)
         work.home.failing.pop(work.offset, None)
         if work.pointer:
-            self.pointer_settled(work)
+            self.pointer_works.settled(work)
 
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
@@ -486,7 +488,7 @@ class Engine:
             self.lanes.resume(home)
             startable = self.lanes.startable
         self._wake(self.sizes.workers(startable))
-        self.wake_executor()
+        self._wake_executor()
 
     def drop(self, home: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""

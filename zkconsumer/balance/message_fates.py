@@ -47,7 +47,8 @@ class EngineRules:
 class MessageFates:
     """Decides about messages that are not done.
 
-    Arguments: as for the engine; ``abort`` ends the run with an error.
+    Arguments: as for the engine; ``abort`` ends the run with an error; ``dead_letter_ended`` takes a work whose dead
+    letter waited and was delivered, or whose partition has left.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class MessageFates:
         lock: InterruptibleLock,
         dead_letters: DeadLetters | None,
         abort: Callable[[BaseException], None],
+        dead_letter_ended: Callable[[ReadWork], None],
     ) -> None:
         self._rules = rules
         self._lock = lock
         self._abort = abort
+        self._dead_letter_ended = dead_letter_ended
         self.parking = Parking(lanes, rules.order)
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.failed = 0
@@ -164,7 +167,7 @@ class MessageFates:
         home = work.home
         # before: a dead letter may be delivered, and taken out there, at once
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+        if not self.dead_letters.bury(work, decision, self._dead_letter_ended, self.parking.mark(work)):
             return work
         home.failing.pop(work.offset, None)
         return None

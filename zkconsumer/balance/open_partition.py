@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.balance.balanced_message import Answers, balanced_class
 from zkconsumer.balance.failure_limit import FailureCount
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
@@ -19,8 +20,8 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import KafkaStream, QueueBudget
-from zkconsumer.streams.chunk_reader import ChunkReader
-from zkconsumer.streams.stream_queue import Chunk, StreamQueue
+from zkconsumer.streams.stream_queue import Chunk
+from zkconsumer.zookeeper.lease import Lease
 
 HELD = 1 << 62
 """``held_until`` of a position while some of its messages are in hand."""
@@ -30,11 +31,21 @@ NO_LIMIT = 1 << 63
 
 
 class ReadLimits(NamedTuple):
-    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits."""
+    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits;
+    ``end`` returns the offset at which reading of a partition ends, see ``balance.until``.
+    """
 
     window: int
     budget: QueueBudget
     stores: bool = True
+    end: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
+
+
+class LoanSight(NamedTuple):
+    """The connection in which a loan was seen: the ``epoch`` that the session's ``lease`` had."""
+
+    lease: Lease
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,8 @@ class Failing:
 class OpenPartition:
     """One stay at a partition.
 
-    * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
-    * ``messages``: the class of its messages
+    * ``position``, ``ledger``, ``stream``: what the messages belong to, and the stream that their chunks come through
+    * ``messages``: the class of its messages; ``answers`` takes outcomes that the application tells elsewhere
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
     * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
@@ -65,8 +76,8 @@ class OpenPartition:
     * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
       ``gaps`` those of them with a key whose earlier message was given back before later ones, ``refused`` those that
-      go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand;
-      ``may_start`` is asked before each handler, and returns at once
+      go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand
+    * ``loan``: the connection in which the loan of a partition of ``lender``'s was seen last, None if it was not yet
     """
 
     lender = ""
@@ -77,17 +88,16 @@ class OpenPartition:
         self,
         position: PartitionPosition,
         ledger: MessageLedger,
-        queue: StreamQueue,
-        reader: ChunkReader,
-        messages: Any,
+        stream: KafkaStream[Any, Any],
+        answers: Answers,
         *,
         own: bool = True,
     ) -> None:
         self.position = position
         self.ledger = ledger
-        self.queue = queue
-        self.reader = reader
-        self.messages = messages
+        self.stream = stream
+        self.messages = balanced_class(stream.message_class)
+        self.answers = answers
         self.own, self.shared = own, not own
         self.at = position.consumed or 0
         self.limit = NO_LIMIT
@@ -106,11 +116,22 @@ class OpenPartition:
         self.aside: list[Any] = []
         self.held_chunks: dict[Chunk, None] = {}  # a dict keeps its order
         self.outcomes = FailureCount()
-        self.may_start: Callable[[Any], bool] = lambda _: True
         self.leaving = self.gaps = self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
         self.hand: dict[Any, None] = {}
-        self.answers: Any = None
+        self.loan: LoanSight | None = None
+
+    @property
+    def current(self) -> bool:
+        """Whether a message may begin now for all that is known of the loan; always of an own partition. Any thread.
+
+        It is asked last: a worker may have looked at everything else before the session and the loan ended. For the
+        same reason each stay has its own. Otherwise what is current of the next loan would count for that worker.
+        """
+        if self.own:
+            return True
+        loan = self.loan
+        return loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch
 
     @property
     def held_bytes(self) -> int:
@@ -146,32 +167,28 @@ class OpenPartition:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.pop(chunk, None)
         if not self.position.revoked:
-            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+            self.stream.chunk_reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """A partition of another member, of which this one handles some slots.
+class Lending(Protocol):
+    """The partitions of ours whose slots may be lent, as the reader sees them. Returns at once."""
 
-    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots.
-    """
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan."""
 
-    position: PartitionPosition
-    ledger: MessageLedger
-    stream: KafkaStream[Any, Any]
+    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+        """Make the ledger of a partition whose slots may be lent; return None until it is known what is lent."""
 
 
-def begin_lending(
-    position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
-) -> bool:
+def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool) -> bool:
     """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
 
     A ledger that is there already is an earlier run's, whose loans are all back. What is finished in it stays so.
 
-    Arguments: ``lends`` makes it; ``jumps``: the partition goes on at another place of its log.
+    Arguments: ``lending`` makes it; ``jumps``: the partition goes on at another place of its log.
     """
     former = position.ledger
     if former is not None:
@@ -180,7 +197,7 @@ def begin_lending(
         position.ledger = position.known_note = former = None
     elif former is not None:
         position.known_note = former.point(pointers=False).note
-    made = lends(position)
+    made = lending.ledger_of(position)
     position.full = made is None
     if made is None:
         return False

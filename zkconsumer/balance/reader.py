@@ -18,10 +18,15 @@ from threading import Thread
 from time import monotonic, time_ns
 from typing import Any
 
-from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, ReadLimits, begin_lending, unstored
+from zkconsumer.balance.open_partition import (
+    Lending,
+    OpenPartition,
+    ReadLimits,
+    begin_lending,
+    unstored,
+)
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
@@ -30,8 +35,9 @@ from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.streams.stream_queue import Chunk
 
 log = logging.getLogger(__name__)
@@ -51,8 +57,9 @@ RANGE = 100
 class Reader:
     """Reads all streams of a member.
 
-    Arguments: ``streams`` and ``positions`` return those of the member now; ``wake_fetchers`` is called when a
-    partition has room again.
+    Arguments: ``positions`` returns those of the member now; ``wake_fetchers`` is called when a partition has room
+    again; ``lending`` makes the ledgers of partitions whose slots may be lent (None: no slots are lent);
+    ``idle_calls`` are made at each look, on the reader's thread, and must return at once.
     """
 
     def __init__(
@@ -60,36 +67,29 @@ class Reader:
         name: str,
         engine: Engine,
         limits: ReadLimits,
-        *,
-        streams: Callable[[], Sequence[KafkaStream[Any, Any]]],
+        delivery: StreamDelivery,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]],
-        stream_of: Callable[[PartitionPosition], KafkaStream[Any, Any]],
         wake_fetchers: Callable[[], None],
+        lending: Lending | None = None,
+        idle_calls: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._engine = engine
         self._order = engine.rules.order
         self._limits = limits
-        self._streams = streams
+        self._delivery = delivery
         self._positions = positions
-        self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
+        self._lending = lending
+        self._idle_calls = idle_calls
         self._homes: dict[TopicPartition, OpenPartition] = {}
-        self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
-        """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
-        self.shares: Callable[[PartitionPosition], bool] = lambda _: True
         self.unstored: Mapping[TopicPartition, float] = {}
         """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
-        self._borrowed: dict[PartitionPosition, Borrowed] = {}
-        self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
+        self._borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._flag = WakeFlag()
+        self._flag = engine.reader_flag
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
-        self.limit: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
-        """Returns the offset at which reading of a partition ends; see ``balance.until``."""
-        self.idle_calls: list[Callable[[], None]] = []
-        """Called at each look, on this thread; they must return at once."""
         self.thread = Thread(target=self._run, name=f"{name}-reader", daemon=True)
 
     # ---- any thread
@@ -97,7 +97,7 @@ class Reader:
     @property
     def partitions(self) -> Sequence[OpenPartition]:
         """The partitions that are read, also those of other members (a copy)."""
-        return [*list(self._homes.values()), *list(self._of_borrowed.values())]
+        return [*list(self._homes.values()), *list(self._borrowed.values())]
 
     @property
     def held_bytes(self) -> int:
@@ -113,36 +113,26 @@ class Reader:
         """Look again: there is room, or something changed."""
         self._flag.set()
 
-    def borrow(self, borrowed: Borrowed) -> OpenPartition:
-        """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
-        position, stream = borrowed.position, borrowed.stream
-        home = OpenPartition(
-            position,
-            borrowed.ledger,
-            stream.queue,
-            stream.chunk_reader,
-            balanced_class(stream.message_class),
-            own=False,
-        )
-        home.answers = self._engine
-        home.at, home.limit = position.consumed or 0, self.limit(position.tp)
-        home.may_start = lambda _: False  # until the loan is known to be current
-        self._borrowed[position] = borrowed
-        self._of_borrowed[position] = home
+    def borrow(
+        self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
+    ) -> OpenPartition:
+        """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
+        home = OpenPartition(position, ledger, stream, self._engine, own=False)
+        home.limit = self._limits.end(position.tp)
+        self._borrowed[position] = home
         self._engine.open(home)
         return home
 
     def return_borrowed(self, position: PartitionPosition) -> None:
         """Read this partition of another member no more. Called on the reader's thread."""
-        self._borrowed.pop(position, None)
-        home = self._of_borrowed.pop(position, None)
+        home = self._borrowed.pop(position, None)
         if home is not None:
             home.forget_chunks()
             self._engine.drop(home)
 
     def home_of(self, position: PartitionPosition) -> OpenPartition | None:
         """Return the stay that reads for this position, None if there is none. Any thread."""
-        home = self._of_borrowed.get(position) or self._homes.get(position.tp)
+        home = self._borrowed.get(position) or self._homes.get(position.tp)
         return home if home is not None and home.position is position else None
 
     def submit(self, call: Callable[[], None]) -> None:
@@ -180,7 +170,7 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
+        for stream in (*self._streams(), *(home.stream for home in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
         if self._engine.has_enough():
@@ -189,6 +179,9 @@ class Reader:
         for home in self.partitions:
             read = self._read(home) or read
         return read
+
+    def _streams(self) -> list[KafkaStream[Any, Any]]:
+        return [stream for _, _, stream in self._delivery.streams()]
 
     def _serve_calls(self) -> None:
         while True:
@@ -218,7 +211,7 @@ class Reader:
                 self._engine.resume(home)
         if self._limits.stores:
             self.unstored = unstored(self._homes.values(), self._tended)
-        for call in self.idle_calls:
+        for call in self._idle_calls:
             call()
 
     def _take_chunks(self, stream: KafkaStream[Any, Any]) -> None:
@@ -234,13 +227,13 @@ class Reader:
             position = chunk.position
             if not position.revoked:
                 home = self.home_of(position)
-                if home is None and position not in self._borrowed:
+                if home is None:
                     home = self._open(position, chunk)
                 if home is not None:
                     home.add(chunk)
                     self._note_room(home)
             queue.finish_taken()
-        if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
+        if any(home.stream.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
             queue.withdraw_ask()
         else:
             queue.ask()  # it is served before all others: nothing of it is in hand
@@ -257,14 +250,18 @@ class Reader:
         old = self._homes.get(position.tp)
         if old is not None:
             self._drop(old)
-        stream, again = self._stream_of(position), position.ledger is not None or position.full  # some were dropped
+        stream, again = (
+            self._delivery.stream_of(position),
+            position.ledger is not None or position.full,
+        )  # some were dropped
         jumps = chunk is not None and (chunk.jump or position.consumed is None)
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        shared = self.lends is not None and self.shares(position)
-        if self.lends is not None and shared:
-            if not begin_lending(position, self.lends, jumps=jumps):
+        lending = self._lending
+        shared = lending is not None and lending.concerns(position)
+        if lending is not None and shared:
+            if not begin_lending(position, lending, jumps=jumps):
                 return None
             again = True
         elif position.ledger is None or jumps:
@@ -276,14 +273,10 @@ class Reader:
             position.ledger.begin_again()
         assert position.ledger is not None
         position.ledger.lose_cut(time_ns() // 1_000_000)
-        home = OpenPartition(
-            position, position.ledger, stream.queue, stream.chunk_reader, balanced_class(stream.message_class)
-        )
-        home.answers = self._engine
-        home.at = position.consumed or 0
+        home = OpenPartition(position, position.ledger, stream, self._engine)
         home.shared = shared
         home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
-        home.limit = self.limit(position.tp)
+        home.limit = self._limits.end(position.tp)
         home.note_pointers()
         self._homes[position.tp] = home
         self._engine.open(home)
@@ -412,7 +405,7 @@ class Reader:
             raise chunk.error
         chunk.unfinished = 1  # until it is read to its end
         home.held_chunks[chunk] = None
-        home.batches = home.reader.batches(chunk, home.at)
+        home.batches = home.stream.chunk_reader.batches(chunk, home.at)
         return True
 
     def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
@@ -433,7 +426,7 @@ class Reader:
         back = [chunk for chunk in home.chunks if chunk.jump and chunk.fetch_offset < offset]
         home.forget_chunks()
         home.at = offset
-        home.queue.read_again(home.position, offset)
+        home.stream.queue.read_again(home.position, offset)
         if back:
             home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
             home.position.cursor.fetch_from = home.chunks[0].fetch_offset
@@ -472,11 +465,11 @@ class Reader:
         chunk = home.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__
-        if not home.reader.skips(error):
+        if not home.stream.chunk_reader.skips(error):
             home.error = error
             self._raise_if_reached(home)
             return
-        home.queue.count_skipped(error)
+        home.stream.queue.count_skipped(error)
         if chunk.error is error:
             end = max(error.next_offset, home.at)
             home.ledger.read((), end)
@@ -489,7 +482,7 @@ class Reader:
         if end >= chunk.next_offset:
             self._end_chunk(home, chunk)
         else:
-            home.batches = home.reader.batches(chunk, end)
+            home.batches = home.stream.chunk_reader.batches(chunk, end)
 
     def _raise_if_reached(self, home: OpenPartition) -> None:
         """Raise what cannot be read once all before it is finished; otherwise it would come first after each start."""

@@ -11,7 +11,6 @@ import pytest
 
 from tests.streams import valid_lease
 from tests.timing import scaled
-from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
@@ -28,6 +27,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -48,10 +48,12 @@ class World:
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
         self.wake_revocation: list[bool] = []
         self.passed: list[int] = []
-        queue: Any = SimpleNamespace(wake_revocation=lambda: self.wake_revocation.append(True))
-        reader: Any = SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end))
-        self.home = OpenPartition(self.position, self.ledger, queue, reader, BalancedMessage)
-        self.home.answers = self.engine
+        stream: Any = SimpleNamespace(
+            queue=SimpleNamespace(wake_revocation=lambda: self.wake_revocation.append(True)),
+            chunk_reader=SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end)),
+            message_class=MessageAndMetadata,
+        )
+        self.home = OpenPartition(self.position, self.ledger, stream, self.engine)
         self.engine.open(self.home)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
@@ -64,6 +66,9 @@ class World:
 
     def take(self, most: int = 100) -> list[Any]:
         return list(self.engine.take(most, AT_ONCE))
+
+    def pointers_in_hand(self) -> list[int]:
+        return sorted(self.engine.pointer_works.offsets(self.ledger))
 
     def settle(self, works: list[Any], outcome: Outcome) -> None:
         self.engine.settle([(work, outcome) for work in works])
@@ -101,7 +106,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     world.engine.drop(world.home)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
     ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
-    home = OpenPartition(position, ledger, world.home.queue, world.home.reader, BalancedMessage)
+    home = OpenPartition(position, ledger, world.home.stream, world.engine)
     world.engine.open(home)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
@@ -296,14 +301,19 @@ def pointer_work(world: World, offset: int) -> Work:
     return Work(SimpleNamespace(offset=offset, value=b"", key=b"a"), offset, world.ledger, None)
 
 
+def add_pointer_works(world: World, *works: Work) -> None:
+    """Add these as the pointer reader does."""
+    for work in works:
+        world.engine.pointer_works.add(work, 1)
+        assert world.engine.add_pointer_work(work)
+
+
 def test_a_parked_message_goes_before_later_parked_ones() -> None:
     """The pointer of a later one was due, and its message waited for the key, when the earlier one was parked too."""
     world, (first, _) = parked_behind_a_pending_one()
-    settled: list[int] = []
-    world.engine.pointer_settled = lambda work: settled.append(work.offset)
-    assert world.engine.add_pointer_work(pointer_work(world, 2))
+    add_pointer_works(world, pointer_work(world, 2))
     world.engine.answer(first, FAILED)
-    assert (world.take(), settled) == ([], [2]), "it comes again after the first one"
+    assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
     assert world.engine.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
@@ -326,13 +336,11 @@ def test_a_parked_message_goes_before_one_that_comes_back() -> None:
 
 def test_what_waits_of_pointers_can_be_given_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    settled: list[int] = []
-    world.engine.pointer_settled = lambda work: settled.append(work.offset)
     keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
-    for work in (keyless, pointer_work(world, 2)):
-        assert world.engine.add_pointer_work(work)
+    add_pointer_works(world, keyless, pointer_work(world, 2))
+    assert world.pointers_in_hand() == [2, 7]
     world.engine.return_pointer_works(world.home)
-    assert (sorted(settled), world.take()) == ([2, 7], [])
+    assert (world.pointers_in_hand(), world.take()) == ([], [])
     world.engine.answer(first, DONE)
     assert (world.take(), world.ledger.unfinished, world.engine.in_hand) == ([], 2, 1)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
-from zkconsumer.balance.due_pointers import due_pointers
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
+from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
@@ -73,6 +73,7 @@ class Fixture:
         self.homes: list[Any] = [self.home]
         self.refreshed = 0
         self.returned: list[int] = []
+        self.pointer_works = PointerWorks()
         self.reader = PointerReader(
             "g_c", lambda: self.homes, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
@@ -87,7 +88,7 @@ class Fixture:
     def return_pointer_works(self, home: Any) -> None:
         for work in [work for work in self.works if work.ledger is home.ledger]:
             self.returned.append(work.offset)
-            self.reader.settled(work)
+            self.pointer_works.settled(work)
 
     def looked(self) -> list[int]:
         """Look once. Return the offsets that the engine got."""
@@ -116,7 +117,7 @@ def test_settled_message_may_come_again() -> None:
     work = this.works[0]
     assert this.looked() == []
     this.ledger.point_at([Pointer(7, attempts=4, due_ms=NOW + 60_000, key=KEY)])
-    this.reader.settled(work)
+    this.pointer_works.settled(work)
     assert this.looked() == []
     this.now_ms += 60_000
     assert this.looked() == [7]
@@ -128,7 +129,7 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
     first = this.works[0]
     assert this.looked() == []
     this.ledger.finish([3])
-    this.reader.settled(first)
+    this.pointer_works.settled(first)
     assert this.looked() == [6]
     assert this.log.asked == [[3, 4, 5], [6]]
 
@@ -140,7 +141,7 @@ def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     this.homes.append(other.home)
     assert this.looked() == [3, 4, 5]
     this.ledger.finish([3])
-    this.reader.settled(this.works[0])
+    this.pointer_works.settled(this.works[0])
     this.ledger.point_at([Pointer(6)])
     if why == "stopped":
         this.home.stopped = "nearly everything fails"
@@ -256,7 +257,7 @@ def test_thread_hands_out_and_ends() -> None:
     this.reader.start()
     eventually(lambda: [work.offset for work in this.works] == [3], 20, "the message")
     this.ledger.point_at([Pointer(4)])
-    this.reader.wake()
+    this.pointer_works.flag.set()
     eventually(lambda: [work.offset for work in this.works] == [3, 4], 20, "the second message")
     assert this.reader.close(Deadline(20))
     assert this.log.closed

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from tests.streams import valid_lease
+from tests.streams import delivery_of, valid_lease
 from tests.timing import eventually
 from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import ReadLimits
+from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.run_state import RunParts, run_problems
@@ -39,7 +39,7 @@ AT_ONCE = Deadline(0.0)
 class World:
     """A reader of one stream with the partition ``t-0``, which steps when the test says so."""
 
-    def __init__(self, *, window: int = 100, skip: bool = False) -> None:
+    def __init__(self, *, window: int = 100, skip: bool = False, lending: Lending | None = None) -> None:
         self.lease = valid_lease()
         budget = QueueBudget(1 << 30)
         self.queue = StreamQueue(100, lambda: None, budget)
@@ -52,10 +52,10 @@ class World:
             "g_c",
             self.engine,
             ReadLimits(window, budget),
-            streams=lambda: [self.stream],
-            positions=lambda: {TP: self.position},
-            stream_of=lambda _: self.stream,
-            wake_fetchers=self.wake,
+            delivery_of(self.stream),
+            lambda: {TP: self.position},
+            self.wake,
+            lending=lending,
         )
 
     def wake(self) -> None:
@@ -162,24 +162,34 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     }
 
 
-def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> None:
-    """The ledger of the new log is made later, once it is known what is lent."""
-    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+class LendsLater:
+    """Makes ledgers once it is ``known`` what is lent."""
+
     known = False
 
-    def lends(position: PartitionPosition) -> SharedLedger | None:
-        return SharedLedger(position, position.consumed or 0, None, position.known_pointers) if known else None
+    def concerns(self, position: PartitionPosition) -> bool:
+        return True
 
-    world.reader.lends = lends
+    def ledger_of(self, position: PartitionPosition) -> SharedLedger | None:
+        if not self.known:
+            return None
+        return SharedLedger(position, position.consumed or 0, None, position.known_pointers)
+
+
+def test_an_old_pointer_hides_no_message_where_slots_are_lent() -> None:
+    """The ledger of the new log is made later, once it is known what is lent."""
+    lends = LendsLater()
+    world = World(lending=lends)
+    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
     for jump in (False, True):
         if jump:
             world.queue.jump(world.position, 2)
         world.deliver(2 if jump else 0, 6)
         world.read()
-        known = True
+        lends.known = True
         world.deliver(2 if jump else 0, 6)
         world.finish(world.take())
-        known = False
+        lends.known = False
     ledger = present(world.position.ledger)
     assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
 

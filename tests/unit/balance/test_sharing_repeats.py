@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.streams import delivery_of
 from tests.timing import eventually, scaled
 from tests.unit.balance.loan_fakes import TP, Store
 from tests.values import present
@@ -19,9 +20,9 @@ from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.sharing import sharing_thread
+from zkconsumer.balance.sharing import lent_partition, sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
-from zkconsumer.balance.sharing.lent_partition import slots_in_hand
+from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
@@ -100,14 +101,15 @@ class World:
         self.stream = made_stream("t")
         self.engine = Engine(self.session.lease, EngineRules())
         self.own: dict[Any, PartitionPosition] = {}
+        self.lent = LentPartitions()
         self.reader = ObedientReader(
             "g_b",
             self.engine,
             ReadLimits(100, budget),
-            streams=lambda: [self.stream],
-            positions=lambda: self.own,
-            stream_of=lambda _: self.stream,
-            wake_fetchers=lambda: None,
+            delivery_of(self.stream),
+            lambda: self.own,
+            lambda: None,
+            lending=self.lent,
         )
         self.fetched: list[tuple[PartitionPosition, Any]] = []
         access = SharingAccess(
@@ -121,7 +123,8 @@ class World:
             forget=lambda: None,
         )
         self.store = Store()
-        self.sharing = Sharing(access, self.engine, self.reader, AdvertisedShare("key", 2), cast(Any, self.store))
+        share = AdvertisedShare("key", 2)
+        self.sharing = Sharing(access, self.engine, self.reader, self.lent, share, cast(Any, self.store))
 
     def fetch(self, position: PartitionPosition, queue: Sink) -> None:
         self.fetched.append((position, queue))
@@ -137,7 +140,7 @@ class World:
         position = self.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
         self.fetched.append((position, self.stream.queue))
         self.group(())
-        assert self.sharing.ledger_of(position) is None
+        assert self.lent.ledger_of(position) is None
         self.sharing.step()
         self.reader.step()
         return position
@@ -148,7 +151,7 @@ class World:
         self.fetched.append((position, self.stream.queue))
         self.group(others)
         self.store.sight = replace(self.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
-        assert self.sharing.ledger_of(position) is None
+        assert self.lent.ledger_of(position) is None
         self.sharing.step()
         self.store.sight = replace(self.store.sight, loans={TP: {}}, mine={})
         self.sharing.step()
@@ -216,15 +219,15 @@ def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
     world = World()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     loan = Loan(1, "s", "b", 20, 30, "key", ALL_SLOTS, 0, FinishedNote(0))
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     for others in ("c", ""):
         world.group(others)
         world.store.sight = replace(world.store.sight, loans={TP: {"c": SeenLoan(loan, 1)}})
         world.sharing.step()
-        assert world.sharing.ledger_of(position) is None
+        assert world.lent.ledger_of(position) is None
     for _ in range(2):
         world.sharing.step()
-    assert world.sharing.ledger_of(position) is not None
+    assert world.lent.ledger_of(position) is not None
 
 
 def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,15 +242,15 @@ def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.M
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(sharing_thread, "InterruptibleLock", Lock)
+    monkeypatch.setattr(lent_partition, "InterruptibleLock", Lock)
     monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
     world = World()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     world.fetched.append((position, world.stream.queue))
     world.group("c")
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     meanwhile.append(world.sharing.step)
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.reader.step()
     for _ in range(4):
         world.sharing.step()
@@ -339,9 +342,9 @@ def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bo
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     position.known_note = FinishedNote(0)
     world.reader.meanwhile = lambda: world.finish(works)
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.sharing.step()
-    ledger = present(world.sharing.ledger_of(position))
+    ledger = present(world.lent.ledger_of(position))
     assert not any(ledger.wants(work.offset, work.slot) for work in works)
 
 
@@ -452,9 +455,9 @@ def test_a_new_owner_keeps_a_loan_that_it_has_in_hand() -> None:
     position.known_note = FinishedNote(0)
     world.group(())
     world.store.sight = replace(world.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.sharing.step()
-    assert world.sharing.ledger_of(position) is not None
+    assert world.lent.ledger_of(position) is not None
     assert world.store.sight.loans[TP]
     world.finish(works)
     world.sharing.step()
@@ -481,7 +484,7 @@ def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.Monke
     world.store.sight = GroupSight(
         {"b": 30}, owners={TP: Owner("b", 30, True)}, loans={TP: {"b": seen}}, mine={TP: seen}
     )
-    world.sharing.ledger_of(position)
+    world.lent.ledger_of(position)
     world.sharing.step()
-    ledger = present(world.sharing.ledger_of(position))
+    ledger = present(world.lent.ledger_of(position))
     assert [work.offset for work in works if ledger.wants(work.offset, work.slot)] == []

@@ -8,7 +8,7 @@ from time import time
 from typing import Any
 
 from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.open_partition import Borrowed, OpenPartition
+from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
@@ -89,7 +89,8 @@ class BorrowedPartition:
         self._closed = closing | reopened & ~opened
         paused = self.borrower.reports is None
         if paused != home.position.paused:
-            (home.queue.pause if paused else home.queue.resume)(home.position)
+            queue = home.stream.queue
+            (queue.pause if paused else queue.resume)(home.position)
 
     def _begin_anew(self, engine: Engine, reader: Reader) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
@@ -111,7 +112,7 @@ class BorrowedPartition:
         ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=InterruptibleLock())
         position.ledger = self._ledger = ledger
         stream = self._stream = self._make_stream(self.tp.topic)
-        self.home = reader.borrow(Borrowed(position, ledger, stream))
+        self.home = reader.borrow(position, ledger, stream)
         if order.note.attempts:
             self.home.attempts_to = max(order.note.attempts) + 1
         self._closed = NO_SLOTS
@@ -141,15 +142,10 @@ class BorrowedPartition:
 
     # ---- the sharing thread
 
-    def begin_while(self, current: Callable[[], bool]) -> None:
-        """Let messages of this loan begin as long as ``current`` says so, which any thread asks.
-
-        It is asked last: a worker may have looked at everything else before the session and the loan ended. For the
-        same reason each stay has its own. Otherwise what is current of the next loan would count for that worker.
-        """
+    def begin_while(self, loan: LoanSight) -> None:
+        """Let messages of this loan begin as long as the session has the connection in which it was seen."""
         if (home := self.home) is not None:
-            position = home.position
-            home.may_start = lambda _: not position.revoked and current()
+            home.loan = loan
 
     @property
     def refused(self) -> int:

@@ -1,8 +1,8 @@
-"""One partition of ours whose slots may be lent: its ledger, and what the lender's orders mean for the engine."""
+"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -19,8 +19,10 @@ from zkconsumer.balance.sharing.lender import (
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.zookeeper.session import Session
 
 
@@ -103,6 +105,70 @@ class LentPartition:
             again = _lower(again, start)
         if again is not None:
             reader.read_again(home, again)
+
+
+class LentPartitions:
+    """Our partitions whose slots are or may be on loan; see :class:`~zkconsumer.balance.open_partition.Lending`.
+
+    A partition is ``wanted`` until a stay at it begins here, or until it is known to stay whole, with nothing on loan.
+    ``flag`` is set when one is wanted: the sharing thread waits for it. Threads: that one, and the reader's for
+    :meth:`ledger_of` and :meth:`concerns`. A lock guards what is wanted; nothing waits under it.
+    """
+
+    def __init__(self) -> None:
+        self.flag = WakeFlag()
+        self._lock = InterruptibleLock()
+        self.stays: dict[PartitionPosition, LentPartition] = {}
+        self._wanted: dict[PartitionPosition, None] = {}  # in order, unlike a set
+        self._whole: set[PartitionPosition] = set()
+
+    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+        """Return the ledger of a partition of ours, None until it is known what is lent."""
+        lent = self.stays.get(position)
+        if lent is not None and not lent.over:
+            if not lent.opened:
+                lent.opened = lent.ready
+                return lent.ledger if lent.ready else None
+            lent.over = True  # it goes on at another place of its log, in a new stay
+        with self._lock:
+            # Otherwise a second stay could begin while the first one is open, and its loans would never come back.
+            if self.stays.get(position) is lent and position not in self._wanted:
+                self._wanted[position] = None
+                self.flag.set()
+        return None
+
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan."""
+        return position not in self._whole
+
+    def want(self, positions: Iterable[PartitionPosition]) -> None:
+        """Have it looked up what is lent of these."""
+        with self._lock:
+            self._wanted.update(dict.fromkeys(positions))
+
+    def wanted(self, owned: Mapping[TopicPartition, PartitionPosition]) -> list[PartitionPosition]:
+        """Return those of our present positions that wait for their stay."""
+        with self._lock:
+            return [p for p in self._wanted if owned.get(p.tp) is p and not p.revoked]
+
+    def stay_whole(self, positions: Collection[PartitionPosition]) -> None:
+        """Note that nothing of these is on loan."""
+        with self._lock:
+            self._wanted = {p: None for p in self._wanted if p not in positions}
+        self._whole = {*positions, *(position for position in self._whole if not position.revoked)}
+
+    def begin(self, position: PartitionPosition, stay: LentPartition) -> None:
+        """Begin a stay."""
+        with self._lock:
+            self.stays[position] = stay
+            self._wanted.pop(position, None)
+
+    def begin_anew(self, position: PartitionPosition) -> None:
+        """End a stay, and have another one begin."""
+        with self._lock:
+            del self.stays[position]
+            self._wanted[position] = None
+        self.flag.set()
 
 
 def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> tuple[int, int]:
