@@ -138,8 +138,8 @@ class BalancedObserver(Observer):
             return
         fates.seen_at = node.mzxid, fates.seen_at[1]
         pointers = decode_pointers(node.data)
-        parked = {offset for offset, one in pointers.items() if one.fate is PointerKind.PARKED}
-        dead = {offset for offset, one in pointers.items() if one.fate is PointerKind.DEAD}
+        parked = {offset for offset, one in pointers.items() if one.kind is PointerKind.PARKED}
+        dead = {offset for offset, one in pointers.items() if one.kind is PointerKind.DEAD}
         world().note(f"pointers of {tp}: {sorted(parked)} parked, {len(dead)} dead")
         for offset in sorted((fates.parked | fates.dead) - parked - dead):
             if offset not in fates.handled:

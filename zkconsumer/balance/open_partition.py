@@ -152,7 +152,7 @@ class OpenPartition:
     def note_pointers(self) -> None:
         """Note which keys have parked messages, and to which offset messages may have failed before."""
         for pointer in self.ledger.pointers.values():
-            if pointer.key and pointer.fate is PointerKind.PARKED:
+            if pointer.key and pointer.kind is PointerKind.PARKED:
                 self.parked.add(pointer.key)
         note = self.position.known_note
         if note is not None and note.attempts:

@@ -135,7 +135,7 @@ class Parking:
         lowest: dict[str, int] = {}
         parked = 0
         for one in home.ledger.pointers.values():
-            if one.fate is PointerKind.PARKED:
+            if one.kind is PointerKind.PARKED:
                 parked += 1
                 if one.key:
                     lowest[one.key] = min(one.offset, lowest.get(one.key, one.offset))

@@ -221,7 +221,7 @@ class PointerReader:
             one, now = found.get(pointer.offset), present.get(pointer.offset)
             if position.revoked or self._ending:
                 return ""
-            if now is None or now.fate is not PointerKind.PARKED:
+            if now is None or now.kind is not PointerKind.PARKED:
                 continue  # an operator dropped it in the meantime
             if one is None:
                 self._works.flag.set()  # the limit of bytes: it comes with the next look
@@ -257,7 +257,7 @@ class PointerReader:
         reason = f"{LOST}: {problem}" if lost else problem
         if lost:
             ledger.lose(pointer, problem, self._now_ms())
-        elif not ledger.point_at([replace(pointer, fate=PointerKind.DEAD, due_ms=0, reason=reason)]):
+        elif not ledger.point_at([replace(pointer, kind=PointerKind.DEAD, due_ms=0, reason=reason)]):
             return f"offset {pointer.offset} is {reason}, and there is no room for more dead letters"
         self._doubtful.pop((tp, pointer.offset), None)
         self.lost += 1
@@ -275,7 +275,7 @@ def due_pointers(pointers: Iterable[Pointer], in_hand: Container[int], now_ms: i
     due: list[Pointer] = []
     next_ms: int | None = None
     keys: set[str] = set()
-    for pointer in sorted((p for p in pointers if p.fate is PointerKind.PARKED), key=lambda p: p.offset):
+    for pointer in sorted((p for p in pointers if p.kind is PointerKind.PARKED), key=lambda p: p.offset):
         if pointer.key:
             if pointer.key in keys:
                 continue

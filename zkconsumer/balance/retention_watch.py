@@ -43,7 +43,7 @@ class PointerAtRisk:
 
     partition: TopicPartition
     offset: int
-    fate: PointerKind
+    kind: PointerKind
     deleted_ms: int
     text: str
 
@@ -137,7 +137,7 @@ class RetentionWatch:
         except (BrokerError, RegistryError) as error:
             log.debug("%s: its retention is not known now: %s", tp, error)
             return self._risks.get(tp)
-        kind = "a dead letter" if pointer.fate is PointerKind.DEAD else "parked"
+        kind = "a dead letter" if pointer.kind is PointerKind.DEAD else "parked"
         what = f"the message at offset {pointer.offset}, {kind},"
         start = retention.log_start
         if start is not None:
@@ -145,7 +145,7 @@ class RetentionWatch:
             watched.first = watched.first or watched.last
             if start > pointer.offset:
                 text = f"{what} is no longer in the log, which begins at offset {start}"
-                return PointerAtRisk(tp, pointer.offset, pointer.fate, 0, text)
+                return PointerAtRisk(tp, pointer.offset, pointer.kind, 0, text)
         by_age, by_move = deletion_ms(
             pointer.offset, watched.message_ms, retention.milliseconds, watched.first, watched.last
         )
@@ -155,7 +155,7 @@ class RetentionWatch:
             return None
         at = max(1, min(due))
         text = f"{what} may be deleted by retention from {_utc(at)} on: see 'zkconsumer dead export'"
-        return PointerAtRisk(tp, pointer.offset, pointer.fate, at, text)
+        return PointerAtRisk(tp, pointer.offset, pointer.kind, at, text)
 
     def _message_ms(self, tp: TopicPartition, offset: int) -> int | None:
         record = self._lookup.read(tp, [offset], Deadline(LOOK_WITHIN))[offset].record

@@ -113,7 +113,7 @@ def _stopped(home: OpenPartition) -> str:
 def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBalance:
     ledger, base = home.ledger, home.ledger.base
     pointers = ledger.pointers
-    fates = [one.fate for one in pointers.values()]
+    kinds = [one.kind for one in pointers.values()]
     return PartitionBalance(
         home.position.tp,
         base,
@@ -122,8 +122,8 @@ def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBa
         ledger.unfinished,
         home.in_hand,
         max(0.0, now - home.held_since) if base < home.at and home.held_base == base else 0.0,
-        fates.count(PointerKind.PARKED),
-        fates.count(PointerKind.DEAD),
+        kinds.count(PointerKind.PARKED),
+        kinds.count(PointerKind.DEAD),
         ledger.unnoted,
         {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
         home.lender,

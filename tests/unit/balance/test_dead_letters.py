@@ -75,7 +75,7 @@ def test_full_node_stops_the_partition_until_there_is_room() -> None:
     this.letters.look()
     assert this.home.stopped == ""
     assert this.ended == [10]
-    assert this.ledger.pointers[10].fate is PointerKind.DEAD
+    assert this.ledger.pointers[10].kind is PointerKind.DEAD
 
 
 def test_group_without_pointers_stops_and_says_what_to_do() -> None:

@@ -96,8 +96,8 @@ class Fixture:
         self.reader.look()
         return [work.offset for work in self.works]
 
-    def fates(self) -> dict[int, PointerKind]:
-        return {offset: pointer.fate for offset, pointer in self.ledger.pointers.items()}
+    def kinds(self) -> dict[int, PointerKind]:
+        return {offset: pointer.kind for offset, pointer in self.ledger.pointers.items()}
 
 
 def test_due_message_is_handed_out_with_its_attempts() -> None:
@@ -212,10 +212,10 @@ def test_shorter_log_is_believed_after_a_while() -> None:
     this.log.found[3] = MessageAt(3, problem="the log ends at offset 2", certain=False)
     assert this.looked() == []
     assert this.reader.trouble == {WHERE: "offset 3: the log ends at offset 2"}
-    assert this.fates() == {3: PointerKind.PARKED}
+    assert this.kinds() == {3: PointerKind.PARKED}
     this.clock += BELIEVED_AFTER
     assert this.looked() == []
-    assert this.fates() == {3: PointerKind.DEAD}
+    assert this.kinds() == {3: PointerKind.DEAD}
     assert not this.reader.trouble
 
 
@@ -224,7 +224,7 @@ def test_lost_message_waits_while_dead_letters_are_full() -> None:
     this = Fixture(Pointer(3), *dead)
     this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
     assert this.looked() == []
-    assert this.ledger.pointers[3].fate is PointerKind.PARKED
+    assert this.ledger.pointers[3].kind is PointerKind.PARKED
     assert "no room for more dead letters" in this.reader.trouble[WHERE]
 
 
@@ -266,7 +266,7 @@ def test_thread_hands_out_and_ends() -> None:
 pointers = st.builds(
     Pointer,
     offset=st.integers(0, 30),
-    fate=st.sampled_from(PointerKind),
+    kind=st.sampled_from(PointerKind),
     due_ms=st.integers(0, 9),
     key=st.sampled_from(["", "a", "b"]),
 )
@@ -276,7 +276,7 @@ pointers = st.builds(
 def test_laws_of_due_pointers(some: list[Pointer], in_hand: frozenset[int]) -> None:
     """What is due is parked, is the first of its key, is in no hand; and nothing that is due stays out."""
     due, next_ms = due_pointers(some, in_hand, 5)
-    parked = [p for p in some if p.fate is PointerKind.PARKED]
+    parked = [p for p in some if p.kind is PointerKind.PARKED]
     first = [p for p in parked if not p.key or p.offset == min(q.offset for q in parked if q.key == p.key)]
     free = [p for p in first if p.offset not in in_hand]
     assert due == sorted((p for p in free if p.due_ms <= 5), key=lambda p: p.offset)

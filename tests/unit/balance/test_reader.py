@@ -156,7 +156,7 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     world.deliver(2, 3)
     assert world.offsets() == [2, 3, 4]
     assert world.position.ledger is not None
-    assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {
+    assert {one.offset: one.kind for one in world.position.ledger.pointers.values()} == {
         1: PointerKind.PARKED,
         3: PointerKind.DEAD,
     }
@@ -191,7 +191,7 @@ def test_an_old_pointer_hides_no_message_where_slots_are_lent() -> None:
         world.finish(world.take())
         lends.known = False
     ledger = present(world.position.ledger)
-    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
+    assert {one.offset: one.kind for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
 
 
 def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:
