@@ -1,6 +1,6 @@
-"""One stay at a partition, as the reader and the engine see it.
+"""One stay at a partition, as the reader and the dispatcher see it.
 
-Threads: the reader has the fields of reading; everything else is guarded by the engine's lock. Others may look.
+Threads: the reader has the fields of reading; everything else is guarded by the dispatcher's lock. Others may look.
 """
 
 from __future__ import annotations

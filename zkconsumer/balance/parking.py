@@ -1,6 +1,6 @@
 """Parks messages, and what must not overtake them: with ``order=key`` the later messages of the same key.
 
-Threads: the engine calls it, with its lock held. Nothing here waits.
+Threads: the dispatcher calls it, with its lock held. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic, time
 
-from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import RetryDecision
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, key_mark
 
 ROOM_AGAIN = MOST_POINTERS * 3 // 4
@@ -22,8 +22,8 @@ NO_ROOM = "no more messages can be parked: {} pointers are there already"
 class Parking:
     """The parked messages of one run, as its lanes see them."""
 
-    def __init__(self, lanes: Lanes, order: Order) -> None:
-        self._lanes = lanes
+    def __init__(self, waiting: WaitingMessages, order: Order) -> None:
+        self._waiting = waiting
         self._by_key = order is Order.KEY
         self.parked = 0
         """Messages that were parked, also behind others of their key."""
@@ -48,7 +48,7 @@ class Parking:
             mark,
             decision.reason or work.failure,
         )
-        behind = self._lanes.waiting_behind(work) if mark else []
+        behind = self._waiting.waiting_behind(work) if mark else []
         if not home.ledger.point_at([pointer, *map(self._pointer, behind)]):
             behind = []
             self._full(home)
@@ -56,8 +56,8 @@ class Parking:
                 return None
         if mark:
             home.parked.add(mark)
-            self._lanes.block(work, behind)
-            self._lanes.lose_pointers(work)
+            self._waiting.block(work, behind)
+            self._waiting.lose_pointers(work)
         for one in behind:
             self._leave(one)
             one.part.passed(1)
@@ -79,11 +79,11 @@ class Parking:
         for work in works:
             key = work.key
             if key is not None and key not in goes:
-                goes[key] = key_mark(key) in home.parked and not self._lanes.waits(tp, key)
+                goes[key] = key_mark(key) in home.parked and not self._waiting.waits(tp, key)
             (behind if key is not None and goes[key] else rest).append(work)
         if behind and not self._parked(home, behind):
             for one in behind:
-                self._lanes.block_key(tp, one.key or b"")
+                self._waiting.block_key(tp, one.key or b"")
             return works
         return rest if behind else works
 
@@ -110,7 +110,7 @@ class Parking:
         self.parked += len(works)
         for one in works:
             self._leave(one)
-            self._lanes.lose_pointers(one)
+            self._waiting.lose_pointers(one)
         return True
 
     @staticmethod
@@ -142,7 +142,7 @@ class Parking:
         home.parked = set(lowest)
         if parked <= ROOM_AGAIN:
             home.full_because = ""
-        self._lanes.unblock(home, lowest)
+        self._waiting.unblock(home, lowest)
 
     @staticmethod
     def _full(home: OpenPartition) -> None:

@@ -1,4 +1,4 @@
-"""Brings parked messages back when they are due: reads each from the broker and hands it to the engine.
+"""Brings parked messages back when they are due: reads each from the broker and hands it to the dispatcher.
 
 Threads: one thread of its own, ``<consumer>-parked``. Any thread may read the fields for monitoring.
 
@@ -44,7 +44,7 @@ BELIEVED_AFTER = 60.0
 
 
 class PointerSink(Protocol):
-    """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
+    """The dispatcher, as the reader of parked messages sees it. Any thread; no call waits."""
 
     @property
     def pointer_works(self) -> PointerWorks:
@@ -80,9 +80,9 @@ class MessageReader(Protocol):
 
 
 class PointerReader:
-    """Hands parked messages to the engine when they are due.
+    """Hands parked messages to the dispatcher when they are due.
 
-    Arguments: ``name`` of the consumer; ``homes`` returns the partitions that are read; ``sink`` is the engine;
+    Arguments: ``name`` of the consumer; ``homes`` returns the partitions that are read; ``sink`` is the dispatcher;
     ``lookup`` reads messages; ``most`` messages of pointers are in hand at the same time; ``now_ms`` is the time in
     milliseconds since 1970, ``monotonic`` that of deadlines.
 
@@ -269,7 +269,7 @@ def due_pointers(pointers: Iterable[Pointer], in_hand: Container[int], now_ms: i
     """Return the parked pointers of one partition whose messages may be handed out now, and when the next one is due.
 
     Only the first parked message of a key is handed out. Otherwise a later one could overtake it, if it fails again.
-    Dead letters hold up nothing. Arguments: ``in_hand`` are offsets that the engine has; ``now_ms`` is the time in
+    Dead letters hold up nothing. Arguments: ``in_hand`` are offsets that the dispatcher has; ``now_ms`` is the time in
     milliseconds since 1970.
     """
     due: list[Pointer] = []

@@ -1,4 +1,4 @@
-"""The messages of pointers that were handed to the engine and are not settled. Any thread."""
+"""The messages of pointers that were handed to the dispatcher and are not settled. Any thread."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class PointerWorks:
         self._sizes: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
 
     def add(self, work: Work, size: int) -> None:
-        """Note that the engine gets this message of so many bytes."""
+        """Note that the dispatcher gets this message of so many bytes."""
         with self._lock:
             self._sizes.setdefault(work.ledger, {})[work.offset] = size
 
     def settled(self, work: Work) -> None:
-        """Note that the engine has this message no more, whatever its outcome."""
+        """Note that the dispatcher has this message no more, whatever its outcome."""
         self.forget(work)
         self.flag.set()
 
     def forget(self, work: Work) -> None:
-        """Note that the engine has not taken this message."""
+        """Note that the dispatcher has not taken this message."""
         with self._lock:
             sizes = self._sizes.get(work.ledger)
             if sizes is not None:

@@ -1,4 +1,4 @@
-"""The works of the engine's own making. Little is stored of each, because one is made for every message."""
+"""The works of the dispatcher's own making. Little is stored of each, because one is made for every message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReadPart:
         self.serial = serial
 
     def passed(self, count: int) -> None:
-        """Count so many messages as unfinished ones of their chunk no more. The caller holds the engine's lock."""
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the dispatcher's lock."""
         chunk = self.chunk
         if chunk is not None and count:
             chunk.unfinished -= count

@@ -1,4 +1,4 @@
-"""Reads the chunks of all streams, and gives their messages to the engine.
+"""Reads the chunks of all streams, and gives their messages to the dispatcher.
 
 It takes each chunk at once, so that a partition that is not read on holds up no other. A partition is read on while it
 has fewer unfinished messages than the window (``unfinished.max.offsets``) and holds no more than its share of the byte
@@ -18,8 +18,7 @@ from threading import Thread
 from time import monotonic, time_ns
 from typing import Any
 
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import (
     Lending,
     OpenPartition,
@@ -28,6 +27,7 @@ from zkconsumer.balance.open_partition import (
     unstored,
 )
 from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
@@ -65,7 +65,7 @@ class Reader:
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        dispatcher: Dispatcher,
         limits: ReadLimits,
         delivery: StreamDelivery,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]],
@@ -73,8 +73,8 @@ class Reader:
         lending: Lending | None = None,
         idle_calls: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._engine = engine
-        self._order = engine.rules.order
+        self._dispatcher = dispatcher
+        self._order = dispatcher.rules.order
         self._limits = limits
         self._delivery = delivery
         self._positions = positions
@@ -86,7 +86,7 @@ class Reader:
         """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
         self._borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._flag = engine.reader_flag
+        self._flag = dispatcher.reader_flag
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
@@ -117,10 +117,10 @@ class Reader:
         self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
     ) -> OpenPartition:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
-        home = OpenPartition(position, ledger, stream, self._engine, own=False)
+        home = OpenPartition(position, ledger, stream, self._dispatcher, own=False)
         home.limit = self._limits.end(position.tp)
         self._borrowed[position] = home
-        self._engine.open(home)
+        self._dispatcher.open(home)
         return home
 
     def return_borrowed(self, position: PartitionPosition) -> None:
@@ -128,7 +128,7 @@ class Reader:
         home = self._borrowed.pop(position, None)
         if home is not None:
             home.forget_chunks()
-            self._engine.drop(home)
+            self._dispatcher.drop(home)
 
     def home_of(self, position: PartitionPosition) -> OpenPartition | None:
         """Return the stay that reads for this position, None if there is none. Any thread."""
@@ -154,7 +154,7 @@ class Reader:
                 if not self.step():
                     self._flag.wait(TICK)
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
-            self._engine.abort(e)
+            self._dispatcher.abort(e)
         finally:
             self._limits.budget.leave(self)
             for stream in self._streams():
@@ -173,7 +173,7 @@ class Reader:
         for stream in (*self._streams(), *(home.stream for home in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
-        if self._engine.has_enough():
+        if self._dispatcher.has_enough():
             return False
         read = False
         for home in self.partitions:
@@ -206,9 +206,9 @@ class Reader:
                 self.return_borrowed(home.position)
             elif home.retry_at and monotonic() >= home.retry_at:
                 home.stopped, home.retry_at = "", 0.0
-                self._engine.resume(home)
+                self._dispatcher.resume(home)
             elif home.aside and not home.position.halted and not home.stopped:
-                self._engine.resume(home)
+                self._dispatcher.resume(home)
         if self._limits.stores:
             self.unstored = unstored(self._homes.values(), self._tended)
         for call in self._idle_calls:
@@ -273,13 +273,13 @@ class Reader:
             position.ledger.begin_again()
         assert position.ledger is not None
         position.ledger.lose_cut(time_ns() // 1_000_000)
-        home = OpenPartition(position, position.ledger, stream, self._engine)
+        home = OpenPartition(position, position.ledger, stream, self._dispatcher)
         home.shared = shared
         home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
         home.limit = self._limits.end(position.tp)
         home.note_pointers()
         self._homes[position.tp] = home
-        self._engine.open(home)
+        self._dispatcher.open(home)
         if again and (shared or not jumps):
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
@@ -290,7 +290,7 @@ class Reader:
         if self._homes.get(home.position.tp) is home:
             del self._homes[home.position.tp]
         home.forget_chunks()
-        self._engine.drop(home)
+        self._dispatcher.drop(home)
 
     # ---- reading
 
@@ -329,7 +329,7 @@ class Reader:
         return True
 
     def _read_part(self, home: OpenPartition) -> None:
-        """Give some messages to the engine. Raises UnreadableMessageError."""
+        """Give some messages to the dispatcher. Raises UnreadableMessageError."""
         chunk = home.chunks[0]
         if home.batches is None and not self._begin(home, chunk):
             return
@@ -372,7 +372,7 @@ class Reader:
         if home.leaving:  # counted as unfinished, and read again by whoever gets the slot
             wanted = [work for work in wanted if not home.leaving >> work.slot & 1]
         if wanted:
-            self._engine.push(home, wanted)
+            self._dispatcher.push(home, wanted)
 
     def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
@@ -415,13 +415,13 @@ class Reader:
         if end > home.at:  # the rest was compacted away
             home.ledger.read((), end)
             home.at = end
-        self._engine.chunk_read(home, chunk)
+        self._dispatcher.chunk_read(home, chunk)
         self._note_room(home)
 
     def read_again(self, home: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
         if home.batches is not None:  # what was read of it keeps it until that is finished, and no longer
-            self._engine.chunk_read(home, home.chunks[0])
+            self._dispatcher.chunk_read(home, home.chunks[0])
         # as in the queue: the fetcher has found a truncation already, and would not find it again
         back = [chunk for chunk in home.chunks if chunk.jump and chunk.fetch_offset < offset]
         home.forget_chunks()

@@ -11,12 +11,12 @@ from time import monotonic
 from typing import NamedTuple
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.sharing_thread import Sharing
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.name_lists import first_of
@@ -30,7 +30,7 @@ BLOCKED = 5.0
 class RunParts(NamedTuple):
     """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none; ``sharing`` if it shares."""
 
-    engine: Engine
+    dispatcher: Dispatcher
     reader: Reader
     executor: Executor
     pointers: PointerReader
@@ -41,19 +41,19 @@ class RunParts(NamedTuple):
 
 def run_state(parts: RunParts) -> BalanceState:
     """Return what a run does now."""
-    engine, executor, homes = parts.engine, parts.executor, parts.reader.partitions
+    dispatcher, executor, homes = parts.dispatcher, parts.executor, parts.reader.partitions
     now = monotonic()
     running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
     return BalanceState(
         parts.concurrency,
         tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
-        engine.fates.failed,
-        engine.fates.late,
-        engine.zombies,
+        dispatcher.failures.failed,
+        dispatcher.failures.late,
+        dispatcher.zombies,
         parts.pointers.lost,
         tuple(_troubles(parts)),
         tuple(_warnings(parts)),
-        engine.sizes.times.value(),
+        dispatcher.sizes.times.value(),
     )
 
 
@@ -97,7 +97,7 @@ def _warnings(parts: RunParts) -> Iterator[str]:
     """Yield what somebody should look after although everything is handled."""
     for risk in parts.pointers.retention.at_risk:
         yield f"{risk.partition}: {risk.text}"
-    if parts.engine.rules.parks and parts.engine.rules.order is not Order.PARTITION:
+    if parts.dispatcher.rules.parks and parts.dispatcher.rules.order is not Order.PARTITION:
         for home in parts.reader.partitions:
             if home.own and (why := home.position.stored.parking_trouble):
                 yield f"nothing of {home.position.tp} can be parked: {why}"

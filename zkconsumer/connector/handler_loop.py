@@ -22,10 +22,10 @@ from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, Member
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
-from zkconsumer.balance.lanes import Order, kept_order
 from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
+from zkconsumer.balance.waiting_messages import Order, kept_order
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.partition_control import commit

@@ -57,7 +57,7 @@ def record(offset: int, key: bytes | None = b"k") -> Any:
 
 
 class Fixture:
-    """A reader without its thread, an engine with room, and one partition with these pointers."""
+    """A reader without its thread, an dispatcher with room, and one partition with these pointers."""
 
     def __init__(self, *pointers: Pointer) -> None:
         self.works: list[Work] = []
@@ -91,7 +91,7 @@ class Fixture:
             self.pointer_works.settled(work)
 
     def looked(self) -> list[int]:
-        """Look once. Return the offsets that the engine got."""
+        """Look once. Return the offsets that the dispatcher got."""
         self.works.clear()
         self.reader.look()
         return [work.offset for work in self.works]

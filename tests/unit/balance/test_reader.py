@@ -12,8 +12,8 @@ from tests.timing import eventually
 from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader
@@ -47,10 +47,10 @@ class World:
         self.stream: KafkaStream[Any, Any] = KafkaStream(reader, timeout=None)
         self.position = self.owned()
         self.woken = 0
-        self.engine = Engine(self.lease, EngineRules())
+        self.dispatcher = Dispatcher(self.lease, RunRules())
         self.reader = Reader(
             "g_c",
-            self.engine,
+            self.dispatcher,
             ReadLimits(window, budget),
             delivery_of(self.stream),
             lambda: {TP: self.position},
@@ -75,13 +75,13 @@ class World:
 
     def take(self, most: int = 1000) -> list[Any]:
         self.read()
-        return list(self.engine.take(most, AT_ONCE))
+        return list(self.dispatcher.take(most, AT_ONCE))
 
     def offsets(self) -> list[int]:
         return [work.offset for work in self.take()]
 
     def finish(self, works: list[Any]) -> None:
-        self.engine.settle([(work, DONE) for work in works])
+        self.dispatcher.settle([(work, DONE) for work in works])
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, m
 def test_results_that_wait_to_be_stored_are_told(world: World) -> None:
     world.deliver(0, 1)
     world.read()
-    parts = RunParts(world.engine, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
+    parts = RunParts(world.dispatcher, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
     assert run_problems(parts) == ()
     world.reader.unstored = {TP: 7.4}
     (problem,) = run_problems(parts)

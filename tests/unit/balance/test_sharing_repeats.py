@@ -1,4 +1,4 @@
-"""Sharing with the real reader and engine: what a lost connection or a quick change of loans must not repeat."""
+"""Sharing with the real reader and dispatcher: what a lost connection or a quick change of loans must not repeat."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.timing import eventually, scaled
 from tests.unit.balance.loan_fakes import TP, Store
 from tests.values import present
 from zkconsumer.balance import reader as reader_module
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader
@@ -99,12 +99,12 @@ class World:
             return KafkaStream(chunks, timeout=None)
 
         self.stream = made_stream("t")
-        self.engine = Engine(self.session.lease, EngineRules())
+        self.dispatcher = Dispatcher(self.session.lease, RunRules())
         self.own: dict[Any, PartitionPosition] = {}
         self.lent = LentPartitions()
         self.reader = ObedientReader(
             "g_b",
-            self.engine,
+            self.dispatcher,
             ReadLimits(100, budget),
             delivery_of(self.stream),
             lambda: self.own,
@@ -124,7 +124,7 @@ class World:
         )
         self.store = Store()
         share = AdvertisedShare("key", 2)
-        self.sharing = Sharing(access, self.engine, self.reader, self.lent, share, cast(Any, self.store))
+        self.sharing = Sharing(access, self.dispatcher, self.reader, self.lent, share, cast(Any, self.store))
 
     def fetch(self, position: PartitionPosition, queue: Sink) -> None:
         self.fetched.append((position, queue))
@@ -171,10 +171,10 @@ class World:
         queue.deliver(position, bytes(records), (first, first + count), ())
         while self.reader.step():
             pass
-        return list(self.engine.take(1000, AT_ONCE))
+        return list(self.dispatcher.take(1000, AT_ONCE))
 
     def finish(self, works: list[Any], outcome: Outcome = DONE) -> None:
-        self.engine.settle([(work, outcome) for work in works])
+        self.dispatcher.settle([(work, outcome) for work in works])
 
 
 @pytest.mark.parametrize("away_at", range(1, 7))
@@ -208,7 +208,7 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     with pytest.raises(RegistryError):
         world.lend(2, 30, start=4)
     assert len(world.fetched) == 1
-    assert not world.engine.may_start(first)
+    assert not world.dispatcher.may_start(first)
     world.store.looked = lambda: None
     world.sharing.step()
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
@@ -388,12 +388,12 @@ def test_a_forbidden_loan_stops_no_other_partition(monkeypatch: pytest.MonkeyPat
     assert world.sharing.lent[TP]
     work, *_ = world.take()
     assert work.home.position.tp == OTHER
-    assert world.engine.may_start(work)
+    assert world.dispatcher.may_start(work)
     world.session.lose_connection()
     world.session.connect(20)
     with pytest.raises(NotPermittedError):
         world.sharing.step()
-    assert world.engine.may_start(work)
+    assert world.dispatcher.may_start(work)
 
 
 def forbidden(*_: object) -> bool:

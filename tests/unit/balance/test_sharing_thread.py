@@ -96,12 +96,12 @@ def sharing(
     """Return the sharing of member ``b`` in session 20."""
     session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
     session.require_id = lambda: session.session_id
-    engine = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None, reopen=lambda _, slots: (slots, set()))
+    dispatcher = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None, reopen=lambda _, slots: (slots, set()))
     store = store or Store()
     share = AdvertisedShare("key", 2)
     reader.lent = LentPartitions()
     made = Sharing(
-        access(session, position), cast(Any, engine), cast(Any, reader), reader.lent, share, cast(Any, store)
+        access(session, position), cast(Any, dispatcher), cast(Any, reader), reader.lent, share, cast(Any, store)
     )
     return made, store, session
 

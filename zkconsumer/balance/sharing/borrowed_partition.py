@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
@@ -54,20 +54,20 @@ class BorrowedPartition:
     def obey(
         self,
         orders: Sequence[BorrowerOrder],
-        engine: Engine,
+        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
         lender: str = "",
     ) -> None:
-        """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
+        """Do what concerns the ledger and the dispatcher. Arguments: ``lender`` is the owner, for the state."""
         self._reader, before = reader, self.home
-        self._begin_anew(engine, reader)
+        self._begin_anew(dispatcher, reader)
         for order in orders:
             if isinstance(order, EndLoan):
                 self.end()
             elif isinstance(order, TakeOn):
                 # the order may be older than the cut of the log
-                self._take_on(replace(order, note=_of_same_log(before, order.note)), engine, reader)
+                self._take_on(replace(order, note=_of_same_log(before, order.note)), dispatcher, reader)
             elif isinstance(order, GiveUp) and self._ledger is not None and self.home is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
@@ -81,30 +81,30 @@ class BorrowedPartition:
         home.lender = lender
         closing = self.borrower.closing
         reopened = self._closed & ~closing & ledger.slots
-        opened, start = reopen(home, ledger, engine, reopened)
+        opened, start = reopen(home, ledger, dispatcher, reopened)
         if opened:
             reader.read_again(home, start)
         if closed := closing & ~self._closed:
-            engine.give_up(home, closed, wake)
+            dispatcher.give_up(home, closed, wake)
         self._closed = closing | reopened & ~opened
         paused = self.borrower.reports is None
         if paused != home.position.paused:
             queue = home.stream.queue
             (queue.pause if paused else queue.resume)(home.position)
 
-    def _begin_anew(self, engine: Engine, reader: Reader) -> None:
+    def _begin_anew(self, dispatcher: Dispatcher, reader: Reader) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
         home, ledger = self.home, self._ledger
         if home is None or ledger is None or home.cut < 0:
             return
         self.end()
         self.borrower.cut(lambda note: _of_same_log(home, note))
-        self._take_on(TakeOn(ledger.slots, _of_same_log(home, ledger.point().note)), engine, reader)
+        self._take_on(TakeOn(ledger.slots, _of_same_log(home, ledger.point().note)), dispatcher, reader)
 
-    def _take_on(self, order: TakeOn, engine: Engine, reader: Reader) -> None:
+    def _take_on(self, order: TakeOn, dispatcher: Dispatcher, reader: Reader) -> None:
         if self._ledger is not None and self.home is not None:
             again = self._ledger.take_on(order.slots, order.note)
-            engine.take_on(self.home, order.slots)
+            dispatcher.take_on(self.home, order.slots)
             reader.read_again(self.home, again)
             return
         base = order.note.base

@@ -1,10 +1,10 @@
-"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for the engine."""
+"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for the dispatcher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.lender import (
@@ -80,15 +80,15 @@ class LentPartition:
         self,
         orders: Sequence[LenderOrder],
         home: OpenPartition,
-        engine: Engine,
+        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
     ) -> None:
-        """Do what concerns the ledger and the engine. Called on the reader's thread."""
+        """Do what concerns the ledger and the dispatcher. Called on the reader's thread."""
         ledger, again = self.ledger, None
         for order in orders:
             if isinstance(order, CloseSlots):
-                engine.give_up(home, order.slots & ~self._closed, wake)
+                dispatcher.give_up(home, order.slots & ~self._closed, wake)
                 self._closing = order.slots
                 self._closed |= order.slots
             elif isinstance(order, LendSlots):
@@ -97,9 +97,9 @@ class LentPartition:
                 ledger.reported(order.borrower, order.note)
             elif isinstance(order, TakeBack):
                 again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
-                engine.take_on(home, order.slots)
+                dispatcher.take_on(home, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
-        opened, start = reopen(home, ledger, engine, reopened)
+        opened, start = reopen(home, ledger, dispatcher, reopened)
         self._closed = self._closing | reopened & ~opened
         if opened:
             again = _lower(again, start)
@@ -171,13 +171,13 @@ class LentPartitions:
         self.flag.set()
 
 
-def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> tuple[int, int]:
+def reopen(home: OpenPartition, ledger: SharedLedger, dispatcher: Dispatcher, slots: int) -> tuple[int, int]:
     """Handle slots again whose waiting messages were forgotten, but for some that must wait.
 
     Returns those that are open now, and the offset to read again from.
     """
-    # The engine first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
-    slots, in_hand = engine.reopen(home, slots)
+    # The dispatcher first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
+    slots, in_hand = dispatcher.reopen(home, slots)
     return slots, ledger.forget_waiting(slots, in_hand) if slots else 0
 
 

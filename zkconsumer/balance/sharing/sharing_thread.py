@@ -18,7 +18,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
@@ -102,14 +102,14 @@ class Sharing:
     def __init__(
         self,
         access: SharingAccess,
-        engine: Engine,
+        dispatcher: Dispatcher,
         reader: Reader,
         lent: LentPartitions,
         share: AdvertisedShare,
         store: LoanStore | None = None,
     ) -> None:
         self._access = access
-        self._engine = engine
+        self._dispatcher = dispatcher
         self._reader = reader
         self._share = share
         self._flag = lent.flag
@@ -195,7 +195,7 @@ class Sharing:
                 if not self._stopping:
                     WakeFlag().wait(PAUSE)  # several changes at once are one
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
-            self._engine.abort(e)
+            self._dispatcher.abort(e)
         finally:
             self._left.set()
 
@@ -353,7 +353,7 @@ class Sharing:
         else:
             orders = lender.step(view)
             if lent.reopens or any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
-                self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
+                self._on_reader(lambda: lent.obey(orders, home, self._dispatcher, self._reader, self.wake))
         self._write(lent, orders, view)
 
     def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
@@ -405,7 +405,7 @@ class Sharing:
         )
         orders = one.borrower.step(view)
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
-        self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
+        self._on_reader(lambda: one.obey(orders, self._dispatcher, self._reader, self.wake, lender))
         # not before: what a former session has borrowed must not begin once the group was seen in a new one
         one.begin_while(LoanSight(access.session.lease, self._now.epoch))
         if one.begun is not None:

@@ -1,4 +1,4 @@
-"""The engine: outcomes, late ones, what is in hand, and slots that leave."""
+"""The dispatcher: outcomes, late ones, what is in hand, and slots that leave."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tests.streams import valid_lease
 from tests.timing import scaled
 from zkconsumer.balance.batch_size import MOST, BatchSize
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
@@ -36,13 +36,13 @@ FAILED = Failed(ZeroDivisionError("no"))
 
 
 class World:
-    """An engine with one partition ``t-0``, whose messages are all read."""
+    """An dispatcher with one partition ``t-0``, whose messages are all read."""
 
     def __init__(self, messages: int = 6, **rules: Any) -> None:
         self.lease = valid_lease()
         self.errors: list[BaseException] = []
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
-        self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)
+        self.dispatcher = Dispatcher(self.lease, RunRules(retry=retry, **rules), failed=self.errors.append)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         self.position.stored.notes = StoredNotes()
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
@@ -53,25 +53,25 @@ class World:
             chunk_reader=SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end)),
             message_class=MessageAndMetadata,
         )
-        self.home = OpenPartition(self.position, self.ledger, stream, self.engine)
-        self.engine.open(self.home)
+        self.home = OpenPartition(self.position, self.ledger, stream, self.dispatcher)
+        self.dispatcher.open(self.home)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
         part = ReadPart(self.home, self.chunk, 1)
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
-        self.engine.push(self.home, works)
-        self.engine.chunk_read(self.home, self.chunk)
+        self.dispatcher.push(self.home, works)
+        self.dispatcher.chunk_read(self.home, self.chunk)
 
     def take(self, most: int = 100) -> list[Any]:
-        return list(self.engine.take(most, AT_ONCE))
+        return list(self.dispatcher.take(most, AT_ONCE))
 
     def pointers_in_hand(self) -> list[int]:
-        return sorted(self.engine.pointer_works.offsets(self.ledger))
+        return sorted(self.dispatcher.pointer_works.offsets(self.ledger))
 
     def settle(self, works: list[Any], outcome: Outcome) -> None:
-        self.engine.settle([(work, outcome) for work in works])
+        self.dispatcher.settle([(work, outcome) for work in works])
 
 
 def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
@@ -81,7 +81,7 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     world.home.shared = True
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -94,7 +94,7 @@ def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
     assert (world.position.consumed, world.position.held, world.passed) == (0, True, [])
     world.settle([work for work in works if not work.offset], DONE)
     assert (world.position.consumed, world.position.held, world.passed) == (6, False, [6])
-    assert world.engine.in_hand == 0
+    assert world.dispatcher.in_hand == 0
 
 
 @pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
@@ -103,15 +103,15 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
     world, record, first = one_without_key_in_hand(order)
     world.position.revoked = True
-    world.engine.drop(world.home)
+    world.dispatcher.drop(world.home)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
     ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
-    home = OpenPartition(position, ledger, world.home.stream, world.engine)
-    world.engine.open(home)
+    home = OpenPartition(position, ledger, world.home.stream, world.dispatcher)
+    world.dispatcher.open(home)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
     part = ReadPart(home, None, 2)
-    world.engine.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
+    world.dispatcher.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
     world.settle([first], outcome)
@@ -120,7 +120,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
         assert (again.offset, again.home) == (1, home)
         world.settle([again], result)
     world.settle([other], DONE)
-    assert (world.take(), position.consumed, world.engine.in_hand) == ([], 3, 0)
+    assert (world.take(), position.consumed, world.dispatcher.in_hand) == ([], 3, 0)
 
 
 @pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
@@ -128,16 +128,16 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
 def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
-    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
-    world.engine.reopen(world.home, ALL_SLOTS)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.dispatcher.reopen(world.home, ALL_SLOTS)
+    world.dispatcher.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:
         (again,) = world.take()
         assert again.offset == 1
         world.settle([again], DONE)
-    assert (world.take(), world.position.consumed, world.engine.in_hand) == ([], 2, 0)
+    assert (world.take(), world.position.consumed, world.dispatcher.in_hand) == ([], 2, 0)
 
 
 @pytest.mark.parametrize("forgotten", [0, 1, 2])
@@ -148,14 +148,14 @@ def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> N
     for work in works:
         work.slot = 5
     gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
-    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.dispatcher.give_up(world.home, ALL_SLOTS, lambda: None)
     world.settle([works.pop(forgotten)], NOT_STARTED)
-    opened, in_hand = world.engine.reopen(world.home, ALL_SLOTS)
+    opened, in_hand = world.dispatcher.reopen(world.home, ALL_SLOTS)
     assert opened == ALL_SLOTS & ~gap
     assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
     world.settle(works, NOT_STARTED)
     assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
-    assert world.engine.reopen(world.home, gap) == (gap, set())
+    assert world.dispatcher.reopen(world.home, gap) == (gap, set())
     assert not world.home.leaving
 
 
@@ -186,7 +186,7 @@ def test_an_answer_hides_nothing_that_ends_the_run() -> None:
     (work,) = world.take()
     work.message.ack()
     world.settle([work], Failed(KeyboardInterrupt()))
-    assert world.engine.ended
+    assert world.dispatcher.ended
     assert world.position.consumed == 0
 
 
@@ -211,31 +211,31 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     later = PartitionPosition(world.position.tp, world.position.thread, 0)
     later.ledger = MessageLedger(later, 0, lock=Lock())
     later.ledger.read(range(2), 2)
-    world.engine.drop(world.home)
+    world.dispatcher.drop(world.home)
     world.settle(works, FAILED)
-    assert (later.consumed, world.engine.fates.late, world.wake_revocation) == (0, 2, [True])
+    assert (later.consumed, world.dispatcher.failures.late, world.wake_revocation) == (0, 2, [True])
     assert world.take() == []
 
 
 def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
     world = World()
     (work,) = world.take(1)
-    assert world.engine.may_start(work)
+    assert world.dispatcher.may_start(work)
     world.lease.suspend()
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
     assert world.take() == []
     world.lease.resume(world.lease.epoch)
     world.position.revoked = True
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
 
 
 def test_the_rate_cap_holds_at_hand_out() -> None:
     world = World()
-    engine = Engine(RateLimitedLease(world.lease, 20), EngineRules())
-    engine.open(world.home)
-    engine.push(world.home, world.take())
-    assert len(engine.take(100, AT_ONCE)) == 2, "a tenth of a second's"
-    assert engine.take(100, AT_ONCE) == ()
+    dispatcher = Dispatcher(RateLimitedLease(world.lease, 20), RunRules())
+    dispatcher.open(world.home)
+    dispatcher.push(world.home, world.take())
+    assert len(dispatcher.take(100, AT_ONCE)) == 2, "a tenth of a second's"
+    assert dispatcher.take(100, AT_ONCE) == ()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
@@ -244,7 +244,7 @@ def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None
     works = world.take()
     world.settle(works[:1], Failed(error))
     assert world.errors == [error]
-    assert world.engine.ended
+    assert world.dispatcher.ended
     assert world.take() == []
     assert world.position.consumed == 0
 
@@ -254,9 +254,9 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     world.home.shared = True
     (work, *_) = works = world.take(2)
     work.slot = 5
-    dropped = world.engine.give_up(world.home, 1 << 5, lambda: left.append(True))
+    dropped = world.dispatcher.give_up(world.home, 1 << 5, lambda: left.append(True))
     assert (dropped, left) == ([], [])
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
     world.settle(works, DONE)
     assert left == [True]
 
@@ -267,12 +267,12 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
     world.settle(world.take(), DONE)
     world.home.shared = True
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
-    world.engine.give_up(world.home, slots, lambda: None)
+    world.dispatcher.give_up(world.home, slots, lambda: None)
     record = SimpleNamespace(offset=3, value=b"", key=key)
     work = Work(record, 3, world.ledger, None)
-    assert world.engine.add_pointer_work(work)
+    assert world.dispatcher.add_pointer_work(work)
     (taken,) = world.take()
-    assert world.engine.may_start(taken)
+    assert world.dispatcher.may_start(taken)
     world.settle([taken], NOT_STARTED)
     assert len(world.take()) == 1
 
@@ -280,11 +280,11 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
 def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world = World(1)
     world.settle(world.take(), DONE)
-    world.engine.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
+    world.dispatcher.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
-    assert not world.engine.add_pointer_work(work)
-    world.engine.reopen(world.home, ALL_SLOTS)
-    assert world.engine.add_pointer_work(work)
+    assert not world.dispatcher.add_pointer_work(work)
+    world.dispatcher.reopen(world.home, ALL_SLOTS)
+    assert world.dispatcher.add_pointer_work(work)
 
 
 def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
@@ -304,33 +304,33 @@ def pointer_work(world: World, offset: int) -> Work:
 def add_pointer_works(world: World, *works: Work) -> None:
     """Add these as the pointer reader does."""
     for work in works:
-        world.engine.pointer_works.add(work, 1)
-        assert world.engine.add_pointer_work(work)
+        world.dispatcher.pointer_works.add(work, 1)
+        assert world.dispatcher.add_pointer_work(work)
 
 
 def test_a_parked_message_goes_before_later_parked_ones() -> None:
     """The pointer of a later one was due, and its message waited for the key, when the earlier one was parked too."""
     world, (first, _) = parked_behind_a_pending_one()
     add_pointer_works(world, pointer_work(world, 2))
-    world.engine.answer(first, FAILED)
+    world.dispatcher.answer(first, FAILED)
     assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
-    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
 def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:
     """The earlier one was parked after the look at the pointers, and the message of the later one came then."""
     world, (first, _) = parked_behind_a_pending_one()
-    world.engine.answer(first, FAILED)
-    assert not world.engine.add_pointer_work(pointer_work(world, 2))
-    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    world.dispatcher.answer(first, FAILED)
+    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
 def test_a_parked_message_goes_before_one_that_comes_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    assert world.engine.add_pointer_work(pointer_work(world, 2))
-    world.engine.answer(first, NOT_STARTED)
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    world.dispatcher.answer(first, NOT_STARTED)
     assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
 
 
@@ -339,16 +339,16 @@ def test_what_waits_of_pointers_can_be_given_back() -> None:
     keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
     add_pointer_works(world, keyless, pointer_work(world, 2))
     assert world.pointers_in_hand() == [2, 7]
-    world.engine.return_pointer_works(world.home)
+    world.dispatcher.return_pointer_works(world.home)
     assert (world.pointers_in_hand(), world.take()) == ([], [])
-    world.engine.answer(first, DONE)
-    assert (world.take(), world.ledger.unfinished, world.engine.in_hand) == ([], 2, 1)
+    world.dispatcher.answer(first, DONE)
+    assert (world.take(), world.ledger.unfinished, world.dispatcher.in_hand) == ([], 2, 1)
 
 
 def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
     world = World(3, retry=Retry(delays=[9.0], jitter=0))
     first, second = (work for work in world.take() if work.key == b"a")
-    world.engine.settle([(first, FAILED), (second, Later(99.0))])
+    world.dispatcher.settle([(first, FAILED), (second, Later(99.0))])
     pointer = world.ledger.pointers[0]
     assert (pointer.attempts, pointer.reason) == (1, "ZeroDivisionError: no")
     assert pointer.due_ms > pointer.first_ms > 0
@@ -446,17 +446,17 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
 
         def wait(self, _: float) -> bool:
             if self.number == 0:
-                world.engine.take(1, Deadline(60.0))
+                world.dispatcher.take(1, Deadline(60.0))
                 return True
-            world.engine.look()
-            world.engine.look()
+            world.dispatcher.look()
+            world.dispatcher.look()
             seen.append(raised.copy())
             if self.number == 2:
-                world.engine.end()
+                world.dispatcher.end()
             return True
 
-    monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
-    assert not world.engine.take(1, Deadline(60.0))
+    monkeypatch.setattr("zkconsumer.balance.dispatcher.WakeFlag", Flag)
+    assert not world.dispatcher.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
 
 

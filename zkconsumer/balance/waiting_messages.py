@@ -88,7 +88,7 @@ A message that is alone stands there itself: most keys have but one at a time.
 """
 
 
-class Lanes:
+class WaitingMessages:
     """All messages that wait. Arguments: ``order`` of the run."""
 
     def __init__(self, order: Order) -> None:

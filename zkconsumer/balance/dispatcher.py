@@ -16,12 +16,12 @@ from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.message_fates import EngineRules, MessageFates
+from zkconsumer.balance.failed_messages import FailedMessages, RunRules
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
 from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
@@ -39,7 +39,7 @@ LOOK = 0.1
 _PART_OF = attrgetter("part")
 
 
-class Engine:
+class Dispatcher:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
@@ -52,7 +52,7 @@ class Engine:
     def __init__(
         self,
         gate: HandOutGate,
-        rules: EngineRules,
+        rules: RunRules,
         *,
         failed: Callable[[BaseException], None] = lambda _: None,
         dead_letters: DeadLetters | None = None,
@@ -62,14 +62,14 @@ class Engine:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
         self.rules = rules
-        self.lanes = Lanes(rules.order)
+        self.waiting = WaitingMessages(rules.order)
         self.reader_flag = WakeFlag()
         self.pointer_works = PointerWorks()
         self._wake_executor = wake_executor
         self._failed = failed
         self._lock = InterruptibleLock()
-        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort, self._dead_letter_ended)
-        self._waiting: list[WakeFlag] = []
+        self.failures = FailedMessages(rules, self.waiting, self._lock, dead_letters, self.abort, self._buried)
+        self._idle: list[WakeFlag] = []
         self._called: set[WakeFlag] = set()  # of workers that were woken, and have not looked yet
         self.sizes = sizes or BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
@@ -87,8 +87,8 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a message is in hand, or may begin now."""
-        due = self.lanes.next_due()
-        return bool(self.in_hand or self.lanes.startable or (due is not None and due <= monotonic()))
+        due = self.waiting.next_due()
+        return bool(self.in_hand or self.waiting.startable or (due is not None and due <= monotonic()))
 
     # ---- executors
 
@@ -100,7 +100,7 @@ class Engine:
     def end(self) -> None:
         """Hand nothing out any more. Any thread; returns at once."""
         self._ended = True
-        for flag in self._waiting.copy():
+        for flag in self._idle.copy():
             flag.set()
         self._wake_executor()
 
@@ -113,14 +113,14 @@ class Engine:
         """Return work to begin now, at most so many; nothing at the deadline, or when the run ends."""
         while not self._ended:
             seconds = LOOK
-            if self._lease.valid and not (seconds := self._missing()):
+            if self._lease.valid and not (seconds := 0.0 if self._pace is None else self._pace.missing()):
                 with self._lock:
                     works = self._taken(most)
                     if works or deadline.expired:
                         return works
                     flag = WakeFlag()
-                    self._waiting.append(flag)
-                    due = self.lanes.next_due()
+                    self._idle.append(flag)
+                    due = self.waiting.next_due()
                 seconds = LOOK if due is None else max(0.0, min(due - monotonic(), LOOK))
                 woken = flag.wait(deadline.bounded(seconds))
                 self._called.discard(flag)
@@ -132,13 +132,10 @@ class Engine:
                 WakeFlag().wait(deadline.bounded(min(seconds, LOOK)))
         return ()
 
-    def _missing(self) -> float:
-        return 0.0 if self._pace is None else self._pace.missing()
-
     def _give_up_waiting(self, flag: WakeFlag) -> None:
         with self._lock:
-            if flag in self._waiting:
-                self._waiting.remove(flag)
+            if flag in self._idle:
+                self._idle.remove(flag)
                 return
         self._called.discard(flag)
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
@@ -152,12 +149,12 @@ class Engine:
                 granted += 1
             most = granted
         now = monotonic()
-        works = self.lanes.take(most, now)
+        works = self.waiting.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
-        for lost in self.lanes.lost():
+        for lost in self.waiting.lost():
             self._forget(lost)
-        if self.reader_waits and self.lanes.startable < self.enough // 2:
+        if self.reader_waits and self.waiting.startable < self.enough // 2:
             self.reader_waits = False
             self.reader_flag.set()
         if works:
@@ -230,11 +227,11 @@ class Engine:
         self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self.fates.replacement(work, outcome)
-            if replacement is not work:
+            attempt = self.failures.next_attempt(work, outcome)
+            if attempt is not work:
                 done.append(work)
-                if replacement is not None:
-                    again.append(replacement)
+                if attempt is not None:
+                    again.append(attempt)
         if done:
             self._close(done, again)
 
@@ -276,26 +273,30 @@ class Engine:
         homes = {part.home for part in counts}
         pointers = [work for work in works if work.pointer]
         with self._lock:
-            again = self.fates.parking.not_parked(again)
+            again = self.failures.parking.not_parked(again)
             for work in again:
                 self._put_back(work)
-            self.lanes.returned(works)
+            self.waiting.returned(works)
             self.in_hand -= len(works)
             for part, count in counts.items():
                 part.home.in_hand -= count
                 part.passed(count - sum(work.part is part for work in again))
             for home in homes:
-                self._left_hand(home, works)
+                if not home.in_hand:
+                    home.position.held_until = NOTHING_HELD
+                if home.shared:
+                    for work in works:
+                        home.hand.pop(work, None)
                 if pointers:
-                    self.fates.parking.refresh(home)
-            startable = self.lanes.startable
+                    self.failures.parking.refresh(home)
+            startable = self.waiting.startable
             self.active_at = monotonic()
         for work in pointers:
             if not any(one.part is work.part for one in again):  # it does not come again by itself
                 self.pointer_works.settled(work)
         for home in homes:
             self._tell_of(home)
-        if startable and self._waiting:
+        if startable and self._idle:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
@@ -304,7 +305,7 @@ class Engine:
             self._note_gap(work)
             self._forget(work)
         else:
-            self.lanes.put_back(work)
+            self.waiting.put_back(work)
 
     @staticmethod
     def _note_gap(work: ReadWork) -> None:
@@ -312,14 +313,6 @@ class Engine:
         home, lane = work.part.home, work.lane
         if lane is not None and any(one.lane is lane and one.offset > work.offset for one in home.hand):
             home.gaps |= 1 << work.slot
-
-    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
-        """Note what is no longer in hand. The caller holds the lock."""
-        if not home.in_hand:
-            home.position.held_until = NOTHING_HELD
-        if home.shared:
-            for work in works:
-                home.hand.pop(work, None)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
@@ -334,15 +327,15 @@ class Engine:
         """Have so many workers look. Those on their way count: otherwise all wake up, and most find nothing."""
         flags: list[WakeFlag] = []
         with self._lock:
-            while self._waiting and len(self._called) < workers:
-                flags.append(self._waiting.pop())  # the last one: few threads do the work of quick handlers
+            while self._idle and len(self._called) < workers:
+                flags.append(self._idle.pop())  # the last one: few threads do the work of quick handlers
                 self._called.add(flags[-1])
         for flag in flags:
             flag.set()
 
     # ---- messages that are not done
 
-    def _dead_letter_ended(self, work: ReadWork) -> None:
+    def _buried(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
         work.home.failing.pop(work.offset, None)
         self._close([work], [])
@@ -357,10 +350,10 @@ class Engine:
 
     def has_enough(self) -> bool:
         """Return whether there is enough to begin; if so, the reader is woken when that changes."""
-        if self.lanes.startable < self.enough:
+        if self.waiting.startable < self.enough:
             return False
         self.reader_waits = True
-        return self.lanes.startable >= self.enough  # it may have changed before the note
+        return self.waiting.startable >= self.enough  # it may have changed before the note
 
     def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
@@ -369,12 +362,12 @@ class Engine:
             if home.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
                 in_hand = {work.offset for work in home.hand if not work.pointer}
                 works = [work for work in works if work.offset not in in_hand]
-            works = self.fates.parking.behind_parked(home, works)
+            works = self.failures.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
-            self.lanes.add(home, works)
-            startable = self.lanes.startable
-        if self._waiting:
+            self.waiting.add(home, works)
+            startable = self.waiting.startable
+        if self._idle:
             self._wake(self.sizes.workers(startable))
         self._wake_executor()
 
@@ -390,7 +383,7 @@ class Engine:
         with self._lock:
             for other in self._homes.values():
                 if other.position.tp == home.position.tp:
-                    self.lanes.hold(other.hand)
+                    self.waiting.hold(other.hand)
             self._homes[home.ledger] = home
 
     def add_pointer_work(self, work: Work) -> bool:
@@ -412,22 +405,22 @@ class Engine:
             made = ReadWork(record, work.offset, record.key, ReadPart(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
-            self.lanes.put_back(made)
+            self.waiting.put_back(made)
         self.look()
         return True
 
     def return_pointer_works(self, home: OpenPartition) -> None:
         """Forget the messages of pointers of a partition that have not begun; each is told as settled. Any thread."""
         with self._lock:
-            for work in self.lanes.remove_all(home, attrgetter("pointer")):
+            for work in self.waiting.remove_all(home, attrgetter("pointer")):
                 self._forget(work)
 
     def refresh_parked(self, home: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
-            self.fates.parking.refresh(home)
-            startable = self.lanes.startable
-        if startable and self._waiting:
+            self.failures.parking.refresh(home)
+            startable = self.waiting.startable
+        if startable and self._idle:
             self._wake(self.sizes.workers(startable))
 
     def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
@@ -438,7 +431,7 @@ class Engine:
         """
         with self._lock:
             home.leaving |= slots
-            dropped = self.lanes.remove_all(home, lambda work: slots >> work.slot & 1)
+            dropped = self.waiting.remove_all(home, lambda work: slots >> work.slot & 1)
             for work in dropped:
                 self._note_gap(work)
                 self._forget(work)
@@ -485,16 +478,16 @@ class Engine:
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
-            self.lanes.resume(home)
-            startable = self.lanes.startable
+            self.waiting.resume(home)
+            startable = self.waiting.startable
         self._wake(self.sizes.workers(startable))
         self._wake_executor()
 
     def drop(self, home: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
-            self.lanes.hold(home.hand)  # of shared partitions: a borrower may become the owner without a new session
-            for work in self.lanes.drop(home):
+            self.waiting.hold(home.hand)  # of shared partitions: a borrower may become the owner without a new session
+            for work in self.waiting.drop(home):
                 self._forget(work)
             home.held_chunks.clear()
             self._homes.pop(home.ledger, None)

@@ -1,7 +1,7 @@
 """Decides about messages that are not done: they come again, are parked, or become dead letters.
 
-Threads: those that settle outcomes. The lock is the engine's, which guards the lanes. No function of the application is
-called under it.
+Threads: those that settle outcomes. The lock is the dispatcher's, which guards the lanes. No function of the
+application is called under it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from time import monotonic, time
 
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Kind, Retry, RetryDecision, decide, failure_of
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -33,7 +33,7 @@ REFUSED = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRules:
+class RunRules:
     """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
     none), and whether pointers can be kept (``parks``).
     """
@@ -44,34 +44,34 @@ class EngineRules:
     parks: bool = True
 
 
-class MessageFates:
+class FailedMessages:
     """Decides about messages that are not done.
 
-    Arguments: as for the engine; ``abort`` ends the run with an error; ``dead_letter_ended`` takes a work whose dead
-    letter waited and was delivered, or whose partition has left.
+    Arguments: as for the dispatcher; ``abort`` ends the run with an error; ``buried`` takes a work whose dead letter
+    waited, once it was delivered or its partition has left.
     """
 
     def __init__(
         self,
-        rules: EngineRules,
-        lanes: Lanes,
+        rules: RunRules,
+        waiting: WaitingMessages,
         lock: InterruptibleLock,
         dead_letters: DeadLetters | None,
         abort: Callable[[BaseException], None],
-        dead_letter_ended: Callable[[ReadWork], None],
+        buried: Callable[[ReadWork], None],
     ) -> None:
         self._rules = rules
         self._lock = lock
         self._abort = abort
-        self._dead_letter_ended = dead_letter_ended
-        self.parking = Parking(lanes, rules.order)
+        self._buried = buried
+        self.parking = Parking(waiting, rules.order)
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.failed = 0
         """Attempts that failed."""
         self.late = 0
         """Outcomes that came after the end of their stay."""
 
-    def replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
+    def next_attempt(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if none does; itself if it stays in hand."""
         home = work.home
         if isinstance(outcome, NotStarted):
@@ -163,11 +163,11 @@ class MessageFates:
         return True
 
     def _dead(self, work: ReadWork, decision: RetryDecision) -> ReadWork | None:
-        """Make a dead letter of a message. Returns as :meth:`replacement`."""
+        """Make a dead letter of a message. Returns as :meth:`next_attempt`."""
         home = work.home
         # before: a dead letter may be delivered, and taken out there, at once
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        if not self.dead_letters.bury(work, decision, self._dead_letter_ended, self.parking.mark(work)):
+        if not self.dead_letters.bury(work, decision, self._buried, self.parking.mark(work)):
             return work
         home.failing.pop(work.offset, None)
         return None
