@@ -20,7 +20,7 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    "hundreds of lines of the package": 844,
+    "hundreds of lines of the package": 845,  # the names of the balance are words of the field, and longer
     "files of the package": 445,
     "classes with over 15 attributes": 27,
     "classes with over 12 public methods": 34,

@@ -113,7 +113,7 @@ class BalancedObserver(Observer):
             begins = asks(dispatcher, work)
             task = world().current
             if begins and task is not None:
-                self.begun_at[task.process.name, work.home.position.tp, work.offset] = asked
+                self.begun_at[task.process.name, work.partition.position.tp, work.offset] = asked
             return begins
 
         setattr(Dispatcher, "may_start", may_start)  # noqa: B010 - it is replaced on purpose
@@ -237,7 +237,7 @@ class BalancedObserver(Observer):
                 world().note(f"handed {tp} {offset}, which is on loan")
             else:
                 self.handed(name, tp, offset, asked)
-            as_owner = message.work.part.home.own
+            as_owner = message.work.part.partition.own
             handling = Handling(member, session_of(member), offset, message.key, call, asked, as_owner)
             if self.fates[tp].keys[offset] != message.key:
                 self.broke(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")

@@ -42,13 +42,12 @@ class BalancedMessage(MessageAndMetadata[K, V]):
 
     def ack(self) -> None:
         """Finish the message. Any thread; returns at once."""
-        self.work.home.answers.answer(self.work, DONE)
+        self.work.partition.answers.answer(self.work, DONE)
 
     def nack(self, error: BaseException | None = None) -> None:
         """Count this attempt as failed. Any thread; returns at once. Arguments: ``error`` is the reason."""
-        self.work.home.answers.answer(
-            self.work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
-        )
+        reason = error if isinstance(error, Exception) else MessageFailed(error or "nack()")
+        self.work.partition.answers.answer(self.work, Failed(reason))
 
     @property
     def attempt(self) -> int:

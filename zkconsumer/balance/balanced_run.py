@@ -234,7 +234,7 @@ class BalancedRun:
         it out again.
         """
         while self.reached_end and not (self._hurried or self._member.closing()):
-            if not any(home.in_hand and not home.position.revoked for home in self.reader.partitions):
+            if not any(partition.in_hand and not partition.position.revoked for partition in self.reader.partitions):
                 return
             sleep(SLICE / 10)
 

@@ -198,7 +198,7 @@ class DeadLetters:
         if tp not in self._stopped:
             log.error("%s %s", tp, text)
         self._stopped[tp] = text
-        one.work.home.stopped = text
+        one.work.partition.stopped = text
 
     def _remove(self, ended: Sequence[_Waiting]) -> None:
         """Take dead letters out that do not wait any more, and have their partitions go on."""
@@ -218,8 +218,8 @@ class DeadLetters:
         """Let the partition go on, unless it was stopped for another reason. The lock is held."""
         log.info("%s goes on: its dead letters are delivered", tp)
         for one in ended:
-            if one.work.home.position.tp == tp and one.work.home.stopped == text:
-                one.work.home.stopped = ""  # the reader's thread lets its messages begin again
+            if one.work.partition.position.tp == tp and one.work.partition.stopped == text:
+                one.work.partition.stopped = ""  # the reader's thread lets its messages begin again
 
     def _deliver(self, due: Sequence[_Waiting]) -> list[str]:
         """Try to deliver. Returns the error of each, empty for one that was delivered."""

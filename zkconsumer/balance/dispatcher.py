@@ -72,7 +72,7 @@ class Dispatcher:
         self._idle: list[WakeFlag] = []
         self._called: set[WakeFlag] = set()  # of workers that were woken, and have not looked yet
         self.sizes = sizes or BatchSize()
-        self._homes: dict[MessageLedger, OpenPartition] = {}
+        self._partitions: dict[MessageLedger, OpenPartition] = {}
         self.enough = ENOUGH
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
@@ -161,13 +161,13 @@ class Dispatcher:
             self.in_hand += len(works)
             self.active_at = now
             for part, count in Counter(map(_PART_OF, works)).items():
-                home = part.home
-                if not home.in_hand:
+                partition = part.partition
+                if not partition.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
-                    home.position.held_until = HELD
-                home.in_hand += count
-                if home.shared:
-                    home.hand.update((work, None) for work in works if work.part is part)
+                    partition.position.held_until = HELD
+                partition.in_hand += count
+                if partition.shared:
+                    partition.hand.update((work, None) for work in works if work.part is part)
         return works
 
     @property
@@ -178,12 +178,12 @@ class Dispatcher:
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
         assert type(work) is ReadWork
-        home = work.part.home
+        partition = work.part.partition
         # Before the partition: a worker held up between the two would go on with the lease of the next session.
         until = self._lease.until
-        if home.position.halted or monotonic() >= until or self._ended or home.stopped:
+        if partition.position.halted or monotonic() >= until or self._ended or partition.stopped:
             return False
-        return not home.shared or (not home.leaving >> work.slot & 1 and home.current)
+        return not partition.shared or (not partition.leaving >> work.slot & 1 and partition.current)
 
     def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
@@ -260,17 +260,17 @@ class Dispatcher:
             else:
                 offsets[part] = [work.offset]
         for part, finished in offsets.items():
-            home = part.home
-            home.ledger.finish(finished)
-            home.outcomes.succeeded(len(finished))
-            if home.failing:
+            partition = part.partition
+            partition.ledger.finish(finished)
+            partition.outcomes.succeeded(len(finished))
+            if partition.failing:
                 for offset in finished:
-                    home.failing.pop(offset, None)
+                    partition.failing.pop(offset, None)
 
     def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
         counts = Counter(map(_PART_OF, works))
-        homes = {part.home for part in counts}
+        partitions = {part.partition for part in counts}
         pointers = [work for work in works if work.pointer]
         with self._lock:
             again = self.failures.parking.not_parked(again)
@@ -279,29 +279,29 @@ class Dispatcher:
             self.waiting.returned(works)
             self.in_hand -= len(works)
             for part, count in counts.items():
-                part.home.in_hand -= count
+                part.partition.in_hand -= count
                 part.passed(count - sum(work.part is part for work in again))
-            for home in homes:
-                if not home.in_hand:
-                    home.position.held_until = NOTHING_HELD
-                if home.shared:
+            for partition in partitions:
+                if not partition.in_hand:
+                    partition.position.held_until = NOTHING_HELD
+                if partition.shared:
                     for work in works:
-                        home.hand.pop(work, None)
+                        partition.hand.pop(work, None)
                 if pointers:
-                    self.failures.parking.refresh(home)
+                    self.failures.parking.refresh(partition)
             startable = self.waiting.startable
             self.active_at = monotonic()
         for work in pointers:
             if not any(one.part is work.part for one in again):  # it does not come again by itself
                 self.pointer_works.settled(work)
-        for home in homes:
-            self._tell_of(home)
+        for partition in partitions:
+            self._tell_of(partition)
         if startable and self._idle:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
-        home = work.part.home
-        if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
+        partition = work.part.partition
+        if partition.position.revoked or partition.leaving >> work.slot & 1:  # whoever gets its slot handles it again
             self._note_gap(work)
             self._forget(work)
         else:
@@ -310,17 +310,17 @@ class Dispatcher:
     @staticmethod
     def _note_gap(work: ReadWork) -> None:
         """Note if a message is forgotten before a later one of its lane, which is in hand. Under the lock."""
-        home, lane = work.part.home, work.lane
-        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in home.hand):
-            home.gaps |= 1 << work.slot
+        partition, lane = work.part.partition, work.lane
+        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in partition.hand):
+            partition.gaps |= 1 << work.slot
 
-    def _tell_of(self, home: OpenPartition) -> None:
+    def _tell_of(self, partition: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
-        if not home.in_hand and home.position.revoked:
-            home.stream.queue.wake_revocation()
-        if home.leavers:
-            self._tell_leavers(home)
-        if home.wants_room and home.ledger.unfinished <= home.room_at:
+        if not partition.in_hand and partition.position.revoked:
+            partition.stream.queue.wake_revocation()
+        if partition.leavers:
+            self._tell_leavers(partition)
+        if partition.wants_room and partition.ledger.unfinished <= partition.room_at:
             self.reader_flag.set()
 
     def _wake(self, workers: int) -> None:
@@ -337,7 +337,7 @@ class Dispatcher:
 
     def _buried(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         self._close([work], [])
         self.look()
 
@@ -355,36 +355,36 @@ class Dispatcher:
         self.reader_waits = True
         return self.waiting.startable >= self.enough  # it may have changed before the note
 
-    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+    def push(self, partition: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
-            if home.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
-                in_hand = {work.offset for work in home.hand if not work.pointer}
+            if partition.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
+                in_hand = {work.offset for work in partition.hand if not work.pointer}
                 works = [work for work in works if work.offset not in in_hand]
-            works = self.failures.parking.behind_parked(home, works)
+            works = self.failures.parking.behind_parked(partition, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
-            self.waiting.add(home, works)
+            self.waiting.add(partition, works)
             startable = self.waiting.startable
         if self._idle:
             self._wake(self.sizes.workers(startable))
         self._wake_executor()
 
-    def chunk_read(self, home: OpenPartition, chunk: Chunk) -> None:
+    def chunk_read(self, partition: OpenPartition, chunk: Chunk) -> None:
         """Note that a chunk was read to its end, so that its messages alone keep it."""
         with self._lock:
             chunk.unfinished -= 1
             if not chunk.unfinished:
-                home.chunk_finished(chunk)
+                partition.chunk_finished(chunk)
 
-    def open(self, home: OpenPartition) -> None:
+    def open(self, partition: OpenPartition) -> None:
         """Take messages of this stay from now on."""
         with self._lock:
-            for other in self._homes.values():
-                if other.position.tp == home.position.tp:
+            for other in self._partitions.values():
+                if other.position.tp == partition.position.tp:
                     self.waiting.hold(other.hand)
-            self._homes[home.ledger] = home
+            self._partitions[partition.ledger] = partition
 
     def add_pointer_work(self, work: Work) -> bool:
         """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
@@ -397,55 +397,55 @@ class Dispatcher:
         by_key = self.rules.order is Order.KEY and record.key is not None
         slot = slot_of_key(record.key) if by_key else NO_SLOT
         with self._lock:
-            home = self._homes.get(work.ledger)
-            if home is None or home.position.revoked or home.leaving >> slot & 1:
+            partition = self._partitions.get(work.ledger)
+            if partition is None or partition.position.revoked or partition.leaving >> slot & 1:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
-            made = ReadWork(record, work.offset, record.key, ReadPart(home, None, 0))
+            made = ReadWork(record, work.offset, record.key, ReadPart(partition, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
             self.waiting.put_back(made)
         self.look()
         return True
 
-    def return_pointer_works(self, home: OpenPartition) -> None:
+    def return_pointer_works(self, partition: OpenPartition) -> None:
         """Forget the messages of pointers of a partition that have not begun; each is told as settled. Any thread."""
         with self._lock:
-            for work in self.waiting.remove_all(home, attrgetter("pointer")):
+            for work in self.waiting.remove_all(partition, attrgetter("pointer")):
                 self._forget(work)
 
-    def refresh_parked(self, home: OpenPartition) -> None:
+    def refresh_parked(self, partition: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
-            self.failures.parking.refresh(home)
+            self.failures.parking.refresh(partition)
             startable = self.waiting.startable
         if startable and self._idle:
             self._wake(self.sizes.workers(startable))
 
-    def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
+    def give_up(self, partition: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
 
         Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
         the slots is in hand, perhaps before this returns.
         """
         with self._lock:
-            home.leaving |= slots
-            dropped = self.waiting.remove_all(home, lambda work: slots >> work.slot & 1)
+            partition.leaving |= slots
+            dropped = self.waiting.remove_all(partition, lambda work: slots >> work.slot & 1)
             for work in dropped:
                 self._note_gap(work)
                 self._forget(work)
-            home.leavers.append((slots, empty))
-        self._tell_leavers(home)
+            partition.leavers.append((slots, empty))
+        self._tell_leavers(partition)
         return [work.offset for work in dropped]
 
-    def take_on(self, home: OpenPartition, slots: int) -> None:
+    def take_on(self, partition: OpenPartition, slots: int) -> None:
         """Begin messages of these slots, which come back."""
         with self._lock:
-            home.leaving &= ~slots
-            home.gaps &= ~slots
+            partition.leaving &= ~slots
+            partition.gaps &= ~slots
 
-    def reopen(self, home: OpenPartition, slots: int) -> tuple[int, set[int]]:
+    def reopen(self, partition: OpenPartition, slots: int) -> tuple[int, set[int]]:
         """Begin messages of these slots again, which stay after all. Any thread.
 
         A slot stays closed while a message of it is forgotten and a later message of the same key is in hand. Otherwise
@@ -453,17 +453,16 @@ class Dispatcher:
         hand.
         """
         with self._lock:
-            for work in home.hand:
-                if home.gaps >> work.slot & 1:
-                    slots &= ~(1 << work.slot)
-            home.leaving &= ~slots
-            home.gaps &= ~slots
-            return slots, {work.offset for work in home.hand if slots >> work.slot & 1}
+            slots &= ~(partition.gaps & partition.slots_in_hand)
+            partition.leaving &= ~slots
+            partition.gaps &= ~slots
+            return slots, {work.offset for work in partition.hand if slots >> work.slot & 1}
 
-    def _tell_leavers(self, home: OpenPartition) -> None:
+    def _tell_leavers(self, partition: OpenPartition) -> None:
         with self._lock:
-            empty = [(slots, tell) for slots, tell in home.leavers if not any(slots >> w.slot & 1 for w in home.hand)]
-            home.leavers = [leaver for leaver in home.leavers if leaver not in empty]
+            in_hand = partition.slots_in_hand
+            empty = [(slots, tell) for slots, tell in partition.leavers if not slots & in_hand]
+            partition.leavers = [leaver for leaver in partition.leavers if leaver not in empty]
         for _, tell in empty:
             tell()
 
@@ -471,23 +470,24 @@ class Dispatcher:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
         work.part.passed(1)
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         if work.pointer:
             self.pointer_works.settled(work)
 
-    def resume(self, home: OpenPartition) -> None:
+    def resume(self, partition: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
-            self.waiting.resume(home)
+            self.waiting.resume(partition)
             startable = self.waiting.startable
         self._wake(self.sizes.workers(startable))
         self._wake_executor()
 
-    def drop(self, home: OpenPartition) -> None:
+    def drop(self, partition: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
-            self.waiting.hold(home.hand)  # of shared partitions: a borrower may become the owner without a new session
-            for work in self.waiting.drop(home):
+            # of shared partitions: a borrower may become the owner without a new session
+            self.waiting.hold(partition.hand)
+            for work in self.waiting.drop(partition):
                 self._forget(work)
-            home.held_chunks.clear()
-            self._homes.pop(home.ledger, None)
+            partition.held_chunks.clear()
+            self._partitions.pop(partition.ledger, None)

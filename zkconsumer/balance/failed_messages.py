@@ -73,7 +73,7 @@ class FailedMessages:
 
     def next_attempt(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if none does; itself if it stays in hand."""
-        home = work.home
+        partition = work.partition
         if isinstance(outcome, NotStarted):
             return work.again()
         if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
@@ -83,20 +83,20 @@ class FailedMessages:
         if failure:
             with self._lock:
                 self.failed += 1
-        if home.position.revoked:
+        if partition.position.revoked:
             self.late += 1
             return None
         if failure and self._limit_reached(work, failure):
             made = work.again()
-            made.not_before, made.failure = home.retry_at, failure
+            made.not_before, made.failure = partition.retry_at, failure
             return made
         try:
             decision = self._decided(work, outcome)
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self._abort(e)
             return work.again()
-        if not home.own and (decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after):
-            home.refused |= 1 << work.slot  # only the owner parks messages and buries them
+        if not partition.own and (decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after):
+            partition.refused |= 1 << work.slot  # only the owner parks messages and buries them
             return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
@@ -105,53 +105,53 @@ class FailedMessages:
         return self._held(work, decision)
 
     def _decided(self, work: ReadWork, outcome: Outcome) -> RetryDecision:
-        home = work.home
+        partition = work.partition
         return decide(
             self._rules.retry,
             outcome,
             work.attempts,
             work.first_ms,
             int(time() * 1000),
-            may_park=self._may_park(home),
+            may_park=self._may_park(partition),
             random=random(),
             parked=work.pointer,
         )
 
-    def _may_park(self, home: OpenPartition) -> bool:
-        kept = self._rules.parks and home.own and home.ledger.may_park
+    def _may_park(self, partition: OpenPartition) -> bool:
+        kept = self._rules.parks and partition.own and partition.ledger.may_park
         return kept and self._rules.order is not Order.PARTITION
 
     def _limit_reached(self, work: ReadWork, failure: str) -> bool:
         """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
-        home, limit = work.home, self._rules.failure_limit
-        home.outcomes.failed()
-        why = home.outcomes.reached(limit) if limit is not None else ""
+        partition, limit = work.partition, self._rules.failure_limit
+        partition.outcomes.failed()
+        why = partition.outcomes.reached(limit) if limit is not None else ""
         if not why:
             return False
-        if not home.retry_at:
-            home.retry_at = monotonic() + TRY_AGAIN
-        home.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
-        if home.outcomes.tell():  # once, not at every try
+        if not partition.retry_at:
+            partition.retry_at = monotonic() + TRY_AGAIN
+        partition.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
+        if partition.outcomes.tell():  # once, not at every try
             log.warning(
                 "%s has stopped at offset %d: %s. Its limit is %s. No message is given up by that; mend the handler or"
                 " what it calls, or give run another failure_limit",
-                home.position.tp,
+                partition.position.tp,
                 work.offset,
-                home.stopped,
+                partition.stopped,
                 limit,
             )
         return True
 
     def _held(self, work: ReadWork, decision: RetryDecision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
+        partition = work.partition
         made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
         made.failure = decision.reason or work.failure
         made.not_before = monotonic() + decision.seconds
         if decision.attempts and not work.pointer:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
+            partition.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
+        partition.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
     def _park(self, work: ReadWork, decision: RetryDecision) -> bool:
@@ -159,22 +159,22 @@ class FailedMessages:
         with self._lock:
             if self.parking.park(work, decision) is None:
                 return False
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         return True
 
     def _dead(self, work: ReadWork, decision: RetryDecision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`next_attempt`."""
-        home = work.home
+        partition = work.partition
         # before: a dead letter may be delivered, and taken out there, at once
-        home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
+        partition.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
         if not self.dead_letters.bury(work, decision, self._buried, self.parking.mark(work)):
             return work
-        home.failing.pop(work.offset, None)
+        partition.failing.pop(work.offset, None)
         return None
 
 
 def _with_place(error: BaseException, work: ReadWork) -> BaseException:
-    position = work.home.position
+    position = work.partition.position
     error.add_note(
         f"raised by the handler of {position.topic}-{position.partition} at offset {work.offset}; this message is not"
         " committed"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.balance.balanced_message import Answers, balanced_class
 from zkconsumer.balance.failure_limit import FailureCount
-from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
@@ -134,6 +134,14 @@ class OpenPartition:
         return loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch
 
     @property
+    def slots_in_hand(self) -> int:
+        """The slots of the messages that handlers have, of a partition whose slots come and go. Any thread."""
+        found = NO_SLOTS
+        for work in self.hand.copy():
+            found |= 1 << work.slot
+        return found & ALL_SLOTS
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the chunks that wait to be read, or whose messages are not all finished."""
         waiting = sum(len(chunk.records) for chunk in list(self.chunks))
@@ -214,14 +222,14 @@ MOST_UNSTORED = 100
 """Results of one partition that may wait for ever: so few are repeated soon."""
 
 
-def unstored(homes: Iterable[OpenPartition], now: float) -> Mapping[TopicPartition, float]:
+def unstored(partitions: Iterable[OpenPartition], now: float) -> Mapping[TopicPartition, float]:
     """Return the partitions not to read on until their results are stored, with the seconds that these have waited.
 
     Otherwise handlers on a busy machine would run ahead of the commits, and a crash would repeat all of it.
     """
-    waiting = {home: now - home.ledger.unnoted_since(now) for home in homes}
+    waiting = {partition: now - partition.ledger.unnoted_since(now) for partition in partitions}
     return {
-        home.position.tp: seconds
-        for home, seconds in waiting.items()
-        if seconds > UNSTORED and home.ledger.unnoted > MOST_UNSTORED
+        partition.position.tp: seconds
+        for partition, seconds in waiting.items()
+        if seconds > UNSTORED and partition.ledger.unnoted > MOST_UNSTORED
     }

@@ -57,10 +57,10 @@ class PointerSink(Protocol):
         is settled.
         """
 
-    def refresh_parked(self, home: OpenPartition) -> None:
+    def refresh_parked(self, partition: OpenPartition) -> None:
         """Look again at which keys have parked messages."""
 
-    def return_pointer_works(self, home: OpenPartition) -> None:
+    def return_pointer_works(self, partition: OpenPartition) -> None:
         """Give back the messages of pointers of a partition that have not begun."""
 
 
@@ -82,7 +82,7 @@ class MessageReader(Protocol):
 class PointerReader:
     """Hands parked messages to the dispatcher when they are due.
 
-    Arguments: ``name`` of the consumer; ``homes`` returns the partitions that are read; ``sink`` is the dispatcher;
+    Arguments: ``name`` of the consumer; ``partitions`` returns those that are read; ``sink`` is the dispatcher;
     ``lookup`` reads messages; ``most`` messages of pointers are in hand at the same time; ``now_ms`` is the time in
     milliseconds since 1970, ``monotonic`` that of deadlines.
 
@@ -94,7 +94,7 @@ class PointerReader:
     def __init__(
         self,
         name: str,
-        homes: Callable[[], Iterable[OpenPartition]],
+        partitions: Callable[[], Iterable[OpenPartition]],
         sink: PointerSink,
         lookup: MessageReader,
         most: int = AT_ONCE,
@@ -104,7 +104,7 @@ class PointerReader:
         self.lost = 0
         self.trouble: dict[TopicPartition, str] = {}
         self.retention = RetentionWatch(lookup)
-        self._homes = homes
+        self._partitions = partitions
         self._sink = sink
         self._lookup = lookup
         self._most = most
@@ -138,7 +138,7 @@ class PointerReader:
         while not self._ending:
             try:
                 pause = self.look()
-                self.retention.look(list(self._homes()), self._now_ms())
+                self.retention.look(list(self._partitions()), self._now_ms())
             except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
                 log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
                 pause = LONGEST_BACKOFF
@@ -148,24 +148,24 @@ class PointerReader:
         """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
         pause = LONGEST_PAUSE
         owned = set()
-        homes = list(self._homes())
+        partitions = list(self._partitions())
         # Messages of a partition that stands still take no room. Otherwise those of other partitions would starve.
-        self._standing = {home.ledger for home in homes if home.stopped or home.position.halted}
-        for home in homes:
-            position = home.position
-            if self._ending or position.revoked or not home.own:
+        self._standing = {one.ledger for one in partitions if one.stopped or one.position.halted}
+        for partition in partitions:
+            position = partition.position
+            if self._ending or position.revoked or not partition.own:
                 continue
             owned.add(position.tp)
-            pointers = home.ledger.pointers
-            if pointers or home.parked or home.full_because:
-                self._sink.refresh_parked(home)
-            if home.ledger in self._standing:
+            pointers = partition.ledger.pointers
+            if pointers or partition.parked or partition.full_because:
+                self._sink.refresh_parked(partition)
+            if partition.ledger in self._standing:
                 # Otherwise each partition that stands still would have as many messages in memory as all may have
                 # together. They are read again when it goes on.
-                if self._works.offsets(home.ledger):
-                    self._sink.return_pointer_works(home)
+                if self._works.offsets(partition.ledger):
+                    self._sink.return_pointer_works(partition)
             else:
-                pause = min(pause, self._look_at(home, pointers))
+                pause = min(pause, self._look_at(partition, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
                 del known[tp]
@@ -178,10 +178,10 @@ class PointerReader:
         sizes = self._works.sizes(self._standing)
         return min(self._most - len(sizes), AT_ONCE), MOST_BYTES - sum(sizes)
 
-    def _look_at(self, home: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
+    def _look_at(self, partition: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
         """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
-        tp, now_ms = home.position.tp, self._now_ms()
-        due, next_ms = due_pointers(pointers.values(), self._works.offsets(home.ledger), now_ms)
+        tp, now_ms = partition.position.tp, self._now_ms()
+        due, next_ms = due_pointers(pointers.values(), self._works.offsets(partition.ledger), now_ms)
         pause = LONGEST_PAUSE if next_ms is None else max(0.0, (next_ms - now_ms) / 1000)
         if not due:
             self._worked(tp)
@@ -194,7 +194,7 @@ class PointerReader:
         if most <= 0 or size <= 0:
             return pause  # this thread is woken when a message is settled
         try:
-            trouble = self._hand_out(home, due[:most], size)
+            trouble = self._hand_out(partition, due[:most], size)
         except BrokerError as error:
             trouble = str(error)
         if not trouble:
@@ -211,9 +211,9 @@ class PointerReader:
         self.trouble.pop(tp, None)
         self._failures.pop(tp, None)
 
-    def _hand_out(self, home: OpenPartition, due: Sequence[Pointer], size: int) -> str:
+    def _hand_out(self, partition: OpenPartition, due: Sequence[Pointer], size: int) -> str:
         """Read and hand out. Returns why some have to wait, or an empty text. Raises BrokerError."""
-        position, ledger, tp = home.position, home.ledger, home.position.tp
+        position, ledger, tp = partition.position, partition.ledger, partition.position.tp
         found = self._lookup.read(tp, [p.offset for p in due], Deadline(READ_WITHIN), size)
         present = ledger.pointers
         trouble = ""
@@ -232,15 +232,15 @@ class PointerReader:
                 problem = "a message of another key has its offset, so the topic was made anew"
             if not problem:
                 self._doubtful.pop((tp, pointer.offset), None)
-                self._add(home, now, one.record)
+                self._add(partition, now, one.record)
             elif one.certain or self._believed(tp, pointer.offset):
                 trouble = self._bury(tp, ledger, now, problem, lost=one.gone or other) or trouble
             else:
                 trouble = f"offset {pointer.offset}: {problem}"
         return trouble
 
-    def _add(self, home: OpenPartition, pointer: Pointer, record: Any) -> None:
-        work = Work(record, pointer.offset, home.ledger, None)
+    def _add(self, partition: OpenPartition, pointer: Pointer, record: Any) -> None:
+        work = Work(record, pointer.offset, partition.ledger, None)
         work.attempts, work.first_ms, work.failure = pointer.attempts, pointer.first_ms, pointer.reason
         work.pointer = True
         size = len(record.key or b"") + len(record.value or b"")

@@ -81,7 +81,7 @@ class Reader:
         self._wake_fetchers = wake_fetchers
         self._lending = lending
         self._idle_calls = idle_calls
-        self._homes: dict[TopicPartition, OpenPartition] = {}
+        self._own: dict[TopicPartition, OpenPartition] = {}
         self.unstored: Mapping[TopicPartition, float] = {}
         """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
         self._borrowed: dict[PartitionPosition, OpenPartition] = {}
@@ -97,12 +97,12 @@ class Reader:
     @property
     def partitions(self) -> Sequence[OpenPartition]:
         """The partitions that are read, also those of other members (a copy)."""
-        return [*list(self._homes.values()), *list(self._borrowed.values())]
+        return [*list(self._own.values()), *list(self._borrowed.values())]
 
     @property
     def held_bytes(self) -> int:
         """Bytes of all chunks that wait to be read, or whose messages are not all finished."""
-        return sum(home.held_bytes for home in self.partitions)
+        return sum(partition.held_bytes for partition in self.partitions)
 
     def start(self) -> None:
         """Start the thread."""
@@ -117,23 +117,23 @@ class Reader:
         self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
     ) -> OpenPartition:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
-        home = OpenPartition(position, ledger, stream, self._dispatcher, own=False)
-        home.limit = self._limits.end(position.tp)
-        self._borrowed[position] = home
-        self._dispatcher.open(home)
-        return home
+        partition = OpenPartition(position, ledger, stream, self._dispatcher, own=False)
+        partition.limit = self._limits.end(position.tp)
+        self._borrowed[position] = partition
+        self._dispatcher.open(partition)
+        return partition
 
     def return_borrowed(self, position: PartitionPosition) -> None:
         """Read this partition of another member no more. Called on the reader's thread."""
-        home = self._borrowed.pop(position, None)
-        if home is not None:
-            home.forget_chunks()
-            self._dispatcher.drop(home)
+        partition = self._borrowed.pop(position, None)
+        if partition is not None:
+            partition.forget_chunks()
+            self._dispatcher.drop(partition)
 
-    def home_of(self, position: PartitionPosition) -> OpenPartition | None:
+    def partition_of(self, position: PartitionPosition) -> OpenPartition | None:
         """Return the stay that reads for this position, None if there is none. Any thread."""
-        home = self._borrowed.get(position) or self._homes.get(position.tp)
-        return home if home is not None and home.position is position else None
+        partition = self._borrowed.get(position) or self._own.get(position.tp)
+        return partition if partition is not None and partition.position is position else None
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have the reader's thread call this between two messages. It must return at once."""
@@ -159,8 +159,8 @@ class Reader:
             self._limits.budget.leave(self)
             for stream in self._streams():
                 stream.queue.watch(None)
-            for home in self.partitions:
-                home.position.full = False
+            for partition in self.partitions:
+                partition.position.full = False
             self._wake_fetchers()
 
     def step(self) -> bool:
@@ -170,14 +170,14 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in (*self._streams(), *(home.stream for home in list(self._borrowed.values()))):
+        for stream in (*self._streams(), *(partition.stream for partition in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
         if self._dispatcher.has_enough():
             return False
         read = False
-        for home in self.partitions:
-            read = self._read(home) or read
+        for partition in self.partitions:
+            read = self._read(partition) or read
         return read
 
     def _streams(self) -> list[KafkaStream[Any, Any]]:
@@ -194,23 +194,23 @@ class Reader:
     def _tend(self) -> None:
         """Open partitions that came, and drop those that left."""
         for tp, position in self._positions().items():
-            home = self._homes.get(tp)
-            known = home is not None and home.position is position
+            partition = self._own.get(tp)
+            known = partition is not None and partition.position is position
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
-        for home in self.partitions:
-            if home.held_base != home.ledger.base:
-                home.held_base, home.held_since = home.ledger.base, self._tended
-            if home.position.revoked:
-                self._drop(home)
-                self.return_borrowed(home.position)
-            elif home.retry_at and monotonic() >= home.retry_at:
-                home.stopped, home.retry_at = "", 0.0
-                self._dispatcher.resume(home)
-            elif home.aside and not home.position.halted and not home.stopped:
-                self._dispatcher.resume(home)
+        for partition in self.partitions:
+            if partition.held_base != partition.ledger.base:
+                partition.held_base, partition.held_since = partition.ledger.base, self._tended
+            if partition.position.revoked:
+                self._drop(partition)
+                self.return_borrowed(partition.position)
+            elif partition.retry_at and monotonic() >= partition.retry_at:
+                partition.stopped, partition.retry_at = "", 0.0
+                self._dispatcher.resume(partition)
+            elif partition.aside and not partition.position.halted and not partition.stopped:
+                self._dispatcher.resume(partition)
         if self._limits.stores:
-            self.unstored = unstored(self._homes.values(), self._tended)
+            self.unstored = unstored(self._own.values(), self._tended)
         for call in self._idle_calls:
             call()
 
@@ -226,14 +226,14 @@ class Reader:
                 return
             position = chunk.position
             if not position.revoked:
-                home = self.home_of(position)
-                if home is None:
-                    home = self._open(position, chunk)
-                if home is not None:
-                    home.add(chunk)
-                    self._note_room(home)
+                partition = self.partition_of(position)
+                if partition is None:
+                    partition = self._open(position, chunk)
+                if partition is not None:
+                    partition.add(chunk)
+                    self._note_room(partition)
             queue.finish_taken()
-        if any(home.stream.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
+        if any(one.stream.queue is queue and (one.chunks or one.held_chunks) for one in self.partitions):
             queue.withdraw_ask()
         else:
             queue.ask()  # it is served before all others: nothing of it is in hand
@@ -247,13 +247,11 @@ class Reader:
 
         Arguments: ``kept`` tells what is finished beyond the place that the chunk jumps to.
         """
-        old = self._homes.get(position.tp)
+        old = self._own.get(position.tp)
         if old is not None:
             self._drop(old)
-        stream, again = (
-            self._delivery.stream_of(position),
-            position.ledger is not None or position.full,
-        )  # some were dropped
+        stream = self._delivery.stream_of(position)
+        again = position.ledger is not None or position.full  # some were dropped
         jumps = chunk is not None and (chunk.jump or position.consumed is None)
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
@@ -273,183 +271,186 @@ class Reader:
             position.ledger.begin_again()
         assert position.ledger is not None
         position.ledger.lose_cut(time_ns() // 1_000_000)
-        home = OpenPartition(position, position.ledger, stream, self._dispatcher)
-        home.shared = shared
-        home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
-        home.limit = self._limits.end(position.tp)
-        home.note_pointers()
-        self._homes[position.tp] = home
-        self._dispatcher.open(home)
+        partition = OpenPartition(position, position.ledger, stream, self._dispatcher)
+        partition.shared = shared
+        # parked messages of lent keys wait until the slot is back
+        partition.leaving = ALL_SLOTS & ~partition.ledger.slots
+        partition.limit = self._limits.end(position.tp)
+        partition.note_pointers()
+        self._own[position.tp] = partition
+        self._dispatcher.open(partition)
         if again and (shared or not jumps):
-            stream.queue.read_again(position, home.at)  # an earlier run has read beyond
-            return None if chunk is None or chunk.fetch_offset > home.at else home
-        return home
+            stream.queue.read_again(position, partition.at)  # an earlier run has read beyond
+            return None if chunk is None or chunk.fetch_offset > partition.at else partition
+        return partition
 
-    def _drop(self, home: OpenPartition) -> None:
+    def _drop(self, partition: OpenPartition) -> None:
         """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""
-        if self._homes.get(home.position.tp) is home:
-            del self._homes[home.position.tp]
-        home.forget_chunks()
-        self._dispatcher.drop(home)
+        if self._own.get(partition.position.tp) is partition:
+            del self._own[partition.position.tp]
+        partition.forget_chunks()
+        self._dispatcher.drop(partition)
 
     # ---- reading
 
-    def _note_room(self, home: OpenPartition) -> bool:
+    def _note_room(self, partition: OpenPartition) -> bool:
         """Note whether more of the partition may be read; returns so."""
-        limits, ledger = self._limits, home.ledger
+        limits, ledger = self._limits, partition.ledger
         unfinished = ledger.unfinished
-        room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
-        room = room and home.at < home.limit and home.position.tp not in self.unstored
+        room = unfinished < limits.window and partition.at - ledger.base < RANGE * limits.window
+        room = room and not partition.full_because and partition.at < partition.limit
+        room = room and partition.position.tp not in self.unstored
         if room and unfinished:
-            room = home.held_bytes < max(0, limits.budget.free()) // SHARE
-        home.wants_room = not room
-        home.room_at = limits.window * 3 // 4
-        full = not room or len(home.chunks) >= WAITING
-        if home.position.full != full:
-            home.position.full = full
+            room = partition.held_bytes < max(0, limits.budget.free()) // SHARE
+        partition.wants_room = not room
+        partition.room_at = limits.window * 3 // 4
+        full = not room or len(partition.chunks) >= WAITING
+        if partition.position.full != full:
+            partition.position.full = full
             if not full:
                 self._wake_fetchers()
         return room
 
-    def _read(self, home: OpenPartition) -> bool:
+    def _read(self, partition: OpenPartition) -> bool:
         """Read some messages of a partition; returns whether there was anything to read."""
-        if home.error is not None:
-            self._raise_if_reached(home)
+        if partition.error is not None:
+            self._raise_if_reached(partition)
             return False
-        if home.position.halted or not (home.chunks or home.records is not None):
-            if home.position.full and not home.position.halted:
-                self._note_room(home)
+        if partition.position.halted or not (partition.chunks or partition.records is not None):
+            if partition.position.full and not partition.position.halted:
+                self._note_room(partition)
             return False
-        if not self._note_room(home):
+        if not self._note_room(partition):
             return False
         try:
-            self._read_part(home)
+            self._read_part(partition)
         except UnreadableMessageError as e:
-            self._unreadable(home, e)
+            self._unreadable(partition, e)
         return True
 
-    def _read_part(self, home: OpenPartition) -> None:
+    def _read_part(self, partition: OpenPartition) -> None:
         """Give some messages to the dispatcher. Raises UnreadableMessageError."""
-        chunk = home.chunks[0]
-        if home.batches is None and not self._begin(home, chunk):
+        chunk = partition.chunks[0]
+        if partition.batches is None and not self._begin(partition, chunk):
             return
-        if home.records is None:
-            batch = next(home.batches, None) if home.batches is not None else None
+        if partition.records is None:
+            batch = next(partition.batches, None) if partition.batches is not None else None
             if batch is None:
-                self._end_chunk(home, chunk)
+                self._end_chunk(partition, chunk)
                 return
-            home.batch, home.records = batch, iter(batch)
+            partition.batch, partition.records = batch, iter(batch)
         works: list[ReadWork] = []
-        end = home.at
+        end = partition.at
         self._serial += 1
         try:
-            whole = self._make_works(home, chunk, works) < PART
-            if whole and home.batch is not None:
-                end, home.records = max(end, home.batch.next_offset), None
+            whole = self._make_works(partition, chunk, works) < PART
+            if whole and partition.batch is not None:
+                end, partition.records = max(end, partition.batch.next_offset), None
         finally:  # what comes before an unreadable place is handled
             if works:
                 end = max(end, works[-1].offset + 1)
-            self._give(home, chunk, works, end)
+            self._give(partition, chunk, works, end)
 
-    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
+    def _make_works(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
-        assert home.records is not None
-        part = ReadPart(home, chunk, self._serial)
-        records = islice(home.records, PART)
+        assert partition.records is not None
+        part = ReadPart(partition, chunk, self._serial)
+        records = islice(partition.records, PART)
         # what was read before an error stays in the list
         works.extend(ReadWork(record, record.offset, record.key, part) for record in records)
         return len(works)
 
-    def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
-        ledger = home.ledger
-        if end > home.limit:  # the run ends before it: what is beyond must not count as read
-            end, works = home.limit, [work for work in works if work.offset < home.limit]
+    def _give(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
+        ledger = partition.ledger
+        if end > partition.limit:  # the run ends before it: what is beyond must not count as read
+            end, works = partition.limit, [work for work in works if work.offset < partition.limit]
         wanted = works
-        if home.shared or not ledger.plain or home.at < home.attempts_to:
-            wanted = [work for work in works if self._wants(home, work)]
+        if partition.shared or not ledger.plain or partition.at < partition.attempts_to:
+            wanted = [work for work in works if self._wants(partition, work)]
         ledger.read([work.offset for work in wanted], end)
-        home.at = end
-        if home.leaving:  # counted as unfinished, and read again by whoever gets the slot
-            wanted = [work for work in wanted if not home.leaving >> work.slot & 1]
+        partition.at = end
+        if partition.leaving:  # counted as unfinished, and read again by whoever gets the slot
+            wanted = [work for work in wanted if not partition.leaving >> work.slot & 1]
         if wanted:
-            self._dispatcher.push(home, wanted)
+            self._dispatcher.push(partition, wanted)
 
-    def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
+    def _wants(self, partition: OpenPartition, work: ReadWork) -> bool:
         key = work.key
         slot = slot_of_key(key) if key is not None and self._order is Order.KEY else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot):
+        if not partition.ledger.wants(work.offset, slot):
             return False
         work.slot = slot
-        attempts = home.ledger.attempts(work.offset)
+        attempts = partition.ledger.attempts(work.offset)
         if attempts is not None:
             work.attempts, work.first_ms = attempts
         return True
 
-    def _begin(self, home: OpenPartition, chunk: Chunk) -> bool:
+    def _begin(self, partition: OpenPartition, chunk: Chunk) -> bool:
         """Begin to read a chunk; returns whether it may be read now. Raises the error that it stands for."""
         if chunk.jump:
-            home.chunks.popleft()
-            self._jump(home, chunk.fetch_offset)
+            partition.chunks.popleft()
+            self._jump(partition, chunk.fetch_offset)
             return False
-        if chunk.fetch_offset > home.at:
+        if chunk.fetch_offset > partition.at:
             log.error(
                 "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
-                home.position.tp,
-                home.at,
+                partition.position.tp,
+                partition.at,
                 chunk.fetch_offset,
-                home.at,
+                partition.at,
             )
-            self.read_again(home, home.at)
+            self.read_again(partition, partition.at)
             return False
         if chunk.error is not None:
             raise chunk.error
         chunk.unfinished = 1  # until it is read to its end
-        home.held_chunks[chunk] = None
-        home.batches = home.stream.chunk_reader.batches(chunk, home.at)
+        partition.held_chunks[chunk] = None
+        partition.batches = partition.stream.chunk_reader.batches(chunk, partition.at)
         return True
 
-    def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
-        home.chunks.popleft()
-        home.batches = home.records = home.batch = None
-        end = min(chunk.next_offset, home.limit)
-        if end > home.at:  # the rest was compacted away
-            home.ledger.read((), end)
-            home.at = end
-        self._dispatcher.chunk_read(home, chunk)
-        self._note_room(home)
+    def _end_chunk(self, partition: OpenPartition, chunk: Chunk) -> None:
+        partition.chunks.popleft()
+        partition.batches = partition.records = partition.batch = None
+        end = min(chunk.next_offset, partition.limit)
+        if end > partition.at:  # the rest was compacted away
+            partition.ledger.read((), end)
+            partition.at = end
+        self._dispatcher.chunk_read(partition, chunk)
+        self._note_room(partition)
 
-    def read_again(self, home: OpenPartition, offset: int) -> None:
+    def read_again(self, partition: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
-        if home.batches is not None:  # what was read of it keeps it until that is finished, and no longer
-            self._dispatcher.chunk_read(home, home.chunks[0])
+        if partition.batches is not None:  # what was read of it keeps it until that is finished, and no longer
+            self._dispatcher.chunk_read(partition, partition.chunks[0])
         # as in the queue: the fetcher has found a truncation already, and would not find it again
-        back = [chunk for chunk in home.chunks if chunk.jump and chunk.fetch_offset < offset]
-        home.forget_chunks()
-        home.at = offset
-        home.stream.queue.read_again(home.position, offset)
+        back = [chunk for chunk in partition.chunks if chunk.jump and chunk.fetch_offset < offset]
+        partition.forget_chunks()
+        partition.at = offset
+        partition.stream.queue.read_again(partition.position, offset)
         if back:
-            home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
-            home.position.cursor.fetch_from = home.chunks[0].fetch_offset
+            partition.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
+            partition.position.cursor.fetch_from = partition.chunks[0].fetch_offset
             self._wake_fetchers()
 
-    def _jump(self, home: OpenPartition, offset: int) -> None:
+    def _jump(self, partition: OpenPartition, offset: int) -> None:
         """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""
-        if offset >= home.at:
-            home.ledger.read((), offset)
-            home.at = offset
+        if offset >= partition.at:
+            partition.ledger.read((), offset)
+            partition.at = offset
             return
         # another log from there on: outcomes of messages in hand say nothing of it. What is before is still to be done.
-        position, chunks, former = home.position, home.chunks, home.ledger
-        home.chunks = type(chunks)()
-        home.cut = position.cut = offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), home.at)
-        if not home.own:
+        position, chunks, former = partition.position, partition.chunks, partition.ledger
+        partition.chunks = type(chunks)()
+        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), partition.at)
+        partition.cut = position.cut = offset
+        if not partition.own:
             position.revoked = True  # its loan begins anew, see BorrowedPartition.obey
             return
         start, note = min(former.base, offset), former.point(pointers=False).note.before(offset)
         former.leave_position()
-        home.position = former.position  # it has ended, and its messages with it
+        partition.position = former.position  # it has ended, and its messages with it
         position.held_until = NOTHING_HELD
-        self._drop(home)
+        self._drop(partition)
         made = self._open(position, Chunk(position, b"", start, start, jump=True), note if start < offset else None)
         if made is not None:
             if start < offset:
@@ -459,32 +460,32 @@ class Reader:
 
     # ---- unreadable places
 
-    def _unreadable(self, home: OpenPartition, error: UnreadableMessageError) -> None:
-        if home.at >= home.limit:
+    def _unreadable(self, partition: OpenPartition, error: UnreadableMessageError) -> None:
+        if partition.at >= partition.limit:
             return
-        chunk = home.chunks[0]
+        chunk = partition.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__
-        if not home.stream.chunk_reader.skips(error):
-            home.error = error
-            self._raise_if_reached(home)
+        if not partition.stream.chunk_reader.skips(error):
+            partition.error = error
+            self._raise_if_reached(partition)
             return
-        home.stream.queue.count_skipped(error)
+        partition.stream.queue.count_skipped(error)
         if chunk.error is error:
-            end = max(error.next_offset, home.at)
-            home.ledger.read((), end)
-            self.read_again(home, end)
+            end = max(error.next_offset, partition.at)
+            partition.ledger.read((), end)
+            self.read_again(partition, end)
             return
-        end = max(min(error.next_offset, chunk.next_offset), home.at)
-        home.ledger.read((), end)
-        home.at = end
-        home.records = home.batch = None
+        end = max(min(error.next_offset, chunk.next_offset), partition.at)
+        partition.ledger.read((), end)
+        partition.at = end
+        partition.records = partition.batch = None
         if end >= chunk.next_offset:
-            self._end_chunk(home, chunk)
+            self._end_chunk(partition, chunk)
         else:
-            home.batches = home.stream.chunk_reader.batches(chunk, end)
+            partition.batches = partition.stream.chunk_reader.batches(chunk, end)
 
-    def _raise_if_reached(self, home: OpenPartition) -> None:
+    def _raise_if_reached(self, partition: OpenPartition) -> None:
         """Raise what cannot be read once all before it is finished; otherwise it would come first after each start."""
-        if home.error is not None and not home.ledger.unfinished and not home.in_hand:
-            raise home.error
+        if partition.error is not None and not partition.ledger.unfinished and not partition.in_hand:
+            raise partition.error

@@ -103,13 +103,13 @@ class RetentionWatch:
         self._watched: dict[TopicPartition, _Watched] = {}
         self._risks: dict[TopicPartition, PointerAtRisk] = {}
 
-    def look(self, homes: Iterable[OpenPartition], now_ms: int) -> None:
+    def look(self, partitions: Iterable[OpenPartition], now_ms: int) -> None:
         """Look at one partition whose turn it is, and forget those that have left or have no pointers."""
         oldest: dict[TopicPartition, Pointer] = {}
-        for home in homes:
-            waiting = [one for one in home.ledger.pointers.values() if not one.lost_ms]
-            if waiting and home.own and not home.position.revoked:
-                oldest[home.position.tp] = min(waiting, key=lambda one: one.offset)
+        for partition in partitions:
+            waiting = [one for one in partition.ledger.pointers.values() if not one.lost_ms]
+            if waiting and partition.own and not partition.position.revoked:
+                oldest[partition.position.tp] = min(waiting, key=lambda one: one.offset)
         for tp in [tp for tp in self._watched if tp not in oldest]:
             del self._watched[tp]
             self._risks.pop(tp, None)

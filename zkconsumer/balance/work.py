@@ -22,7 +22,7 @@ class Work:
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
     * ``answer``: the outcome that the application told before the handler ended
-    * ``home``: the stay at the partition, as the dispatcher sees it
+    * ``partition``: the stay at the partition, as the dispatcher sees it
     """
 
     attempts = 0
@@ -31,7 +31,7 @@ class Work:
     not_before = 0.0
     pointer = False
     answer: Outcome | None = None
-    home: Any = None
+    partition: Any = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:
         self.message = message

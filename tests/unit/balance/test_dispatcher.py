@@ -53,16 +53,16 @@ class World:
             chunk_reader=SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end)),
             message_class=MessageAndMetadata,
         )
-        self.home = OpenPartition(self.position, self.ledger, stream, self.dispatcher)
-        self.dispatcher.open(self.home)
+        self.partition = OpenPartition(self.position, self.ledger, stream, self.dispatcher)
+        self.dispatcher.open(self.partition)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
-        part = ReadPart(self.home, self.chunk, 1)
+        part = ReadPart(self.partition, self.chunk, 1)
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
-        self.dispatcher.push(self.home, works)
-        self.dispatcher.chunk_read(self.home, self.chunk)
+        self.dispatcher.push(self.partition, works)
+        self.dispatcher.chunk_read(self.partition, self.chunk)
 
     def take(self, most: int = 100) -> list[Any]:
         return list(self.dispatcher.take(most, AT_ONCE))
@@ -78,10 +78,10 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     """Return a world with a shared partition, and the record and the work of a message without a key in hand."""
     world = World(1, order=order)
     world.settle(world.take(), DONE)
-    world.home.shared = True
+    world.partition.shared = True
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.dispatcher.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -103,21 +103,21 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
     world, record, first = one_without_key_in_hand(order)
     world.position.revoked = True
-    world.dispatcher.drop(world.home)
+    world.dispatcher.drop(world.partition)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
     ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
-    home = OpenPartition(position, ledger, world.home.stream, world.dispatcher)
-    world.dispatcher.open(home)
+    partition = OpenPartition(position, ledger, world.partition.stream, world.dispatcher)
+    world.dispatcher.open(partition)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
-    part = ReadPart(home, None, 2)
-    world.dispatcher.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
+    part = ReadPart(partition, None, 2)
+    world.dispatcher.push(partition, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
     world.settle([first], outcome)
     for result in (FAILED, DONE):
         (again,) = world.take()
-        assert (again.offset, again.home) == (1, home)
+        assert (again.offset, again.partition) == (1, partition)
         world.settle([again], result)
     world.settle([other], DONE)
     assert (world.take(), position.consumed, world.dispatcher.in_hand) == ([], 3, 0)
@@ -128,9 +128,9 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
 def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
-    world.dispatcher.give_up(world.home, ALL_SLOTS, lambda: None)
-    world.dispatcher.reopen(world.home, ALL_SLOTS)
-    world.dispatcher.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
+    world.dispatcher.reopen(world.partition, ALL_SLOTS)
+    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:
@@ -143,20 +143,20 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
 @pytest.mark.parametrize("forgotten", [0, 1, 2])
 def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> None:
     world = World()
-    world.home.shared = True
+    world.partition.shared = True
     works = [work for work in world.take() if work.key == b"a"]
     for work in works:
         work.slot = 5
     gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
-    world.dispatcher.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
     world.settle([works.pop(forgotten)], NOT_STARTED)
-    opened, in_hand = world.dispatcher.reopen(world.home, ALL_SLOTS)
+    opened, in_hand = world.dispatcher.reopen(world.partition, ALL_SLOTS)
     assert opened == ALL_SLOTS & ~gap
     assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
     world.settle(works, NOT_STARTED)
     assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
-    assert world.dispatcher.reopen(world.home, gap) == (gap, set())
-    assert not world.home.leaving
+    assert world.dispatcher.reopen(world.partition, gap) == (gap, set())
+    assert not world.partition.leaving
 
 
 def test_what_was_not_started_comes_again_in_order() -> None:
@@ -211,7 +211,7 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     later = PartitionPosition(world.position.tp, world.position.thread, 0)
     later.ledger = MessageLedger(later, 0, lock=Lock())
     later.ledger.read(range(2), 2)
-    world.dispatcher.drop(world.home)
+    world.dispatcher.drop(world.partition)
     world.settle(works, FAILED)
     assert (later.consumed, world.dispatcher.failures.late, world.wake_revocation) == (0, 2, [True])
     assert world.take() == []
@@ -232,8 +232,8 @@ def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
 def test_the_rate_cap_holds_at_hand_out() -> None:
     world = World()
     dispatcher = Dispatcher(RateLimitedLease(world.lease, 20), RunRules())
-    dispatcher.open(world.home)
-    dispatcher.push(world.home, world.take())
+    dispatcher.open(world.partition)
+    dispatcher.push(world.partition, world.take())
     assert len(dispatcher.take(100, AT_ONCE)) == 2, "a tenth of a second's"
     assert dispatcher.take(100, AT_ONCE) == ()
 
@@ -251,10 +251,10 @@ def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None
 
 def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     world, left = World(), list[bool]()
-    world.home.shared = True
+    world.partition.shared = True
     (work, *_) = works = world.take(2)
     work.slot = 5
-    dropped = world.dispatcher.give_up(world.home, 1 << 5, lambda: left.append(True))
+    dropped = world.dispatcher.give_up(world.partition, 1 << 5, lambda: left.append(True))
     assert (dropped, left) == ([], [])
     assert not world.dispatcher.may_start(work)
     world.settle(works, DONE)
@@ -265,9 +265,9 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
 def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None) -> None:
     world = World(1)
     world.settle(world.take(), DONE)
-    world.home.shared = True
+    world.partition.shared = True
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
-    world.dispatcher.give_up(world.home, slots, lambda: None)
+    world.dispatcher.give_up(world.partition, slots, lambda: None)
     record = SimpleNamespace(offset=3, value=b"", key=key)
     work = Work(record, 3, world.ledger, None)
     assert world.dispatcher.add_pointer_work(work)
@@ -280,10 +280,10 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
 def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world = World(1)
     world.settle(world.take(), DONE)
-    world.dispatcher.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
+    world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
     assert not world.dispatcher.add_pointer_work(work)
-    world.dispatcher.reopen(world.home, ALL_SLOTS)
+    world.dispatcher.reopen(world.partition, ALL_SLOTS)
     assert world.dispatcher.add_pointer_work(work)
 
 
@@ -339,7 +339,7 @@ def test_what_waits_of_pointers_can_be_given_back() -> None:
     keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
     add_pointer_works(world, keyless, pointer_work(world, 2))
     assert world.pointers_in_hand() == [2, 7]
-    world.dispatcher.return_pointer_works(world.home)
+    world.dispatcher.return_pointer_works(world.partition)
     assert (world.pointers_in_hand(), world.take()) == ([], [])
     world.dispatcher.answer(first, DONE)
     assert (world.take(), world.ledger.unfinished, world.dispatcher.in_hand) == ([], 2, 1)
@@ -352,14 +352,14 @@ def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
     pointer = world.ledger.pointers[0]
     assert (pointer.attempts, pointer.reason) == (1, "ZeroDivisionError: no")
     assert pointer.due_ms > pointer.first_ms > 0
-    assert not world.home.failing
+    assert not world.partition.failing
 
 
 def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:
     world = World(order=Order.NONE, failure_limit=FailureLimit(consecutive=3))
     works = world.take()
     world.settle(works, FAILED)
-    assert "attempts failed in a row, the last with ZeroDivisionError" in world.home.stopped
+    assert "attempts failed in a row, the last with ZeroDivisionError" in world.partition.stopped
     assert world.take() == []
     failed = [world.ledger.attempts(offset) for offset in range(6)]
     assert [one.failed for one in failed if one is not None] == [1, 1], "before the limit"
@@ -378,7 +378,7 @@ def test_a_partition_that_stops_is_one_warning(caplog: pytest.LogCaptureFixture)
         " again every 30 s. Its limit is FailureLimit(consecutive=2, ratio=0.9, window=200). No message is given up by"
         " that; mend the handler or what it calls, or give run another failure_limit"
     )
-    world.home.outcomes.succeeded(1)
+    world.partition.outcomes.succeeded(1)
     world.settle(works[4:], FAILED)
     assert len(caplog.messages) == 2
 

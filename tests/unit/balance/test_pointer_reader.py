@@ -67,26 +67,26 @@ class Fixture:
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
         self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
         self.position.ledger = self.ledger
-        self.home: Any = SimpleNamespace(
+        self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, own=True, parked=(), full_because="", stopped=""
         )
-        self.homes: list[Any] = [self.home]
+        self.partitions: list[Any] = [self.partition]
         self.refreshed = 0
         self.returned: list[int] = []
         self.pointer_works = PointerWorks()
         self.reader = PointerReader(
-            "g_c", lambda: self.homes, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
+            "g_c", lambda: self.partitions, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
 
-    def refresh_parked(self, home: Any) -> None:
+    def refresh_parked(self, partition: Any) -> None:
         self.refreshed += 1
 
     def add_pointer_work(self, work: Work) -> bool:
         self.works.append(work)
         return True
 
-    def return_pointer_works(self, home: Any) -> None:
-        for work in [work for work in self.works if work.ledger is home.ledger]:
+    def return_pointer_works(self, partition: Any) -> None:
+        for work in [work for work in self.works if work.ledger is partition.ledger]:
             self.returned.append(work.offset)
             self.pointer_works.settled(work)
 
@@ -138,13 +138,13 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
 def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     """Otherwise the parked messages of the other partitions would wait until it goes on."""
     this, other = Fixture(Pointer(3), Pointer(4), Pointer(5)), Fixture(Pointer(7))
-    this.homes.append(other.home)
+    this.partitions.append(other.partition)
     assert this.looked() == [3, 4, 5]
     this.ledger.finish([3])
     this.pointer_works.settled(this.works[0])
     this.ledger.point_at([Pointer(6)])
     if why == "stopped":
-        this.home.stopped = "nearly everything fails"
+        this.partition.stopped = "nearly everything fails"
     elif why == "paused":
         this.position.halted = True
     else:
@@ -156,11 +156,11 @@ def test_a_partition_that_stands_still_gives_back_what_waits() -> None:
     """Otherwise each such partition would have as many messages in memory as all may have together."""
     this = Fixture(Pointer(3), Pointer(4))
     assert this.looked() == [3, 4]
-    this.home.stopped = "nearly everything fails"
+    this.partition.stopped = "nearly everything fails"
     this.reader.look()
     this.reader.look()
     assert this.returned == [3, 4]
-    this.home.stopped = ""
+    this.partition.stopped = ""
     assert this.looked() == [3, 4]
 
 
@@ -174,7 +174,7 @@ def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_borrowed_partition_is_left_to_its_owner() -> None:
     this = Fixture(Pointer(3))
-    this.home.own = False
+    this.partition.own = False
     assert this.looked() == []
 
 

@@ -217,10 +217,10 @@ def test_a_jump_back_that_waits_outlives_another_read(world: World) -> None:
 def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
     world.deliver(0, 600)
     world.reader.step()
-    home = world.reader.partitions[0]
-    world.reader.read_again(home, 100)
+    partition = world.reader.partitions[0]
+    world.reader.read_again(partition, 100)
     world.finish(world.take())
-    assert home.held_bytes == 0
+    assert partition.held_bytes == 0
 
 
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:

@@ -261,11 +261,11 @@ def key_to_lend() -> bytes:
     """Return a key whose slot an owner lends to a member ``c`` that joins."""
     world = World()
     world.own_partition()
-    home = world.take()[0].home
+    partition = world.take()[0].partition
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    return next(key for n in range(1000) if home.leaving >> slot_of_key(key := b"%d" % n) & 1)
+    return next(key for n in range(1000) if partition.leaving >> slot_of_key(key := b"%d" % n) & 1)
 
 
 def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +274,12 @@ def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatc
     key, world = key_to_lend(), World()
     world.own_partition()
     works = world.take(key=key)
-    home: OpenPartition = works[0].home
+    partition: OpenPartition = works[0].partition
     for others, back in (("c", works[:2]), ("", works[2:])):
         world.group(others)
         for _ in range(2):
             world.sharing.step()
-        assert home.leaving >> slot_of_key(key) & 1
+        assert partition.leaving >> slot_of_key(key) & 1
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=key)] == [0, 1, 2, 3]
@@ -293,7 +293,7 @@ def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
     slot = 1 << slot_of_key(b"k")
     for number, kept, back in ((2, ALL_SLOTS & ~slot, works[:2]), (3, ALL_SLOTS, works[2:])):
         world.lend(number, 20, kept=kept)
-        assert works[0].home.leaving & slot
+        assert works[0].partition.leaving & slot
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=b"k")] == [0, 1, 2, 3]
@@ -312,14 +312,14 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
     for work in works:
         failed |= 1 << work.slot
 
-    def in_hand(homes: Collection[OpenPartition]) -> int:
+    def in_hand(partitions: Collection[OpenPartition]) -> int:
         world.finish(works, Failed(ValueError("bad")))
-        return slots_in_hand(homes)
+        return slots_in_hand(partitions)
 
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    assert works[0].home.leaving & failed
+    assert works[0].partition.leaving & failed
     monkeypatch.setattr(sharing_thread, "slots_in_hand", in_hand)
     world.sharing.step()
     assert world.sharing.lent[TP]["c"]
@@ -387,7 +387,7 @@ def test_a_forbidden_loan_stops_no_other_partition(monkeypatch: pytest.MonkeyPat
             world.sharing.step()
     assert world.sharing.lent[TP]
     work, *_ = world.take()
-    assert work.home.position.tp == OTHER
+    assert work.partition.position.tp == OTHER
     assert world.dispatcher.may_start(work)
     world.session.lose_connection()
     world.session.connect(20)
@@ -412,12 +412,12 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
 
     lend(1, ALL_SLOTS)
     works = world.take(0, 8)
-    home = works[0].home
+    partition = works[0].partition
     world.finish(works)
     for _ in range(3):
         lend(2, rest, first)
-    home.cut = home.position.cut = 4
-    home.position.revoked = True
+    partition.cut = partition.position.cut = 4
+    partition.position.revoked = True
     world.sharing.step()
     lend(3, ALL_SLOTS)
     ledger = present(world.fetched[-1][0].ledger)
@@ -434,7 +434,7 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
     works = world.take()
     for _ in range(looks):
         world.sharing.step()
-    in_hand = slots_in_hand([works[0].home])
+    in_hand = slots_in_hand([works[0].partition])
     loan = world.store.sight.mine[TP]
     position = PartitionPosition(TP, ThreadId("b-0"), 0)
     position.known_note = FinishedNote(0)

@@ -55,7 +55,7 @@ class Reader:
         self.stuck = False
         self.calls: list[Callable[[], None]] = []
         self.lent = LentPartitions()
-        self.home: Any = None
+        self.partition: Any = None
         self.thread = SimpleNamespace(is_alive=lambda: not self.stuck)
         self.read_from: list[int] = []
 
@@ -70,8 +70,8 @@ class Reader:
     def wake(self) -> None:
         pass
 
-    def home_of(self, _: PartitionPosition) -> Any:
-        return self.home
+    def partition_of(self, _: PartitionPosition) -> Any:
+        return self.partition
 
     def read_again(self, _: object, offset: int) -> None:
         self.read_from.append(offset)
@@ -116,7 +116,7 @@ def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store
     assert reader.lent.ledger_of(position) is None
     made.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, hand=set(), slots_in_hand=0)
     made.step()
     assert not store.loans
     return made, store, reader, position
@@ -185,7 +185,7 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
     second.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, hand=set(), slots_in_hand=0)
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
     for _ in range(2):  # the group has changed, and then stays so
@@ -200,5 +200,5 @@ def test_slots_go_back_at_the_end_of_the_borrowers_run(at: int, unfinished: int,
     one = BorrowedPartition(TP, cast(Any, None), "key")
     assert not one.refused
     ledger = SimpleNamespace(unfinished=unfinished)
-    one.home = cast(Any, SimpleNamespace(at=at, limit=5, refused=2, ledger=ledger))
+    one.partition = cast(Any, SimpleNamespace(at=at, limit=5, refused=2, ledger=ledger))
     assert one.refused == refused

@@ -12,7 +12,7 @@ from zkconsumer.balance.waiting_messages import Order, WaitingMessages, order_na
 from zkconsumer.model import TopicPartition
 
 
-def home(partition: int = 0) -> Any:
+def partition(partition: int = 0) -> Any:
     position = SimpleNamespace(tp=TopicPartition("t", partition), halted=False, revoked=False)
     return SimpleNamespace(position=position, stopped="", aside=[], parked=set(), ledger=None)
 
@@ -22,11 +22,11 @@ class Fed:
 
     def __init__(self, order: Order = Order.KEY) -> None:
         self.waiting = WaitingMessages(order)
-        self.home = home()
+        self.partition = partition()
         self.offset = self.serial = 0
 
     def add(self, keys: list[bytes | None], where: Any = None) -> list[ReadWork]:
-        at = where or self.home
+        at = where or self.partition
         self.serial += 1
         part = ReadPart(at, None, self.serial)
         works = []
@@ -92,24 +92,24 @@ def test_a_failed_message_holds_its_key_until_it_is_due() -> None:
 
 
 def test_a_stopped_partition_begins_nothing_until_resumed() -> None:
-    fed, other = Fed(), home(1)
+    fed, other = Fed(), partition(1)
     fed.add([b"a", None, b"b", b"b"])
     fed.add([b"a"], other)
-    fed.home.position.halted = True
+    fed.partition.position.halted = True
     assert fed.take() == [4]
-    fed.home.position.halted = False
-    fed.waiting.resume(fed.home)
+    fed.partition.position.halted = False
+    fed.waiting.resume(fed.partition)
     assert sorted(fed.take()) == [0, 1, 2, 3]
 
 
 def test_a_key_stays_busy_over_a_new_stay() -> None:
     """A handler of the earlier stay still has it."""
-    fed, later = Fed(), home()
+    fed, later = Fed(), partition()
     fed.add([b"a", b"b", b"b"])
     assert fed.take(1) == [0]
     (held,) = fed.taken
-    fed.home.position.halted = fed.home.position.revoked = True
-    fed.waiting.drop(fed.home)
+    fed.partition.position.halted = fed.partition.position.revoked = True
+    fed.waiting.drop(fed.partition)
     fed.add([b"a", b"b"], later)
     assert fed.take() == [4]
     fed.waiting.returned([held])
@@ -132,7 +132,7 @@ def test_a_blocked_key_begins_only_works_of_pointers() -> None:
     assert fed.take() == [0]
     fed.waiting.returned(fed.taken)
     assert fed.take() == []
-    fed.waiting.unblock(fed.home, {})
+    fed.waiting.unblock(fed.partition, {})
     assert fed.take() == [2]
 
 
@@ -140,11 +140,8 @@ def test_slots_that_leave_take_their_messages_along() -> None:
     fed = Fed()
     for slot, work in enumerate(fed.add([b"a", b"b", None, b"a", None])):
         work.slot = slot
-    assert sorted(work.offset for work in fed.waiting.remove_all(fed.home, lambda work: 0b10101 >> work.slot & 1)) == [
-        0,
-        2,
-        4,
-    ]
+    removed = fed.waiting.remove_all(fed.partition, lambda work: 0b10101 >> work.slot & 1)
+    assert sorted(work.offset for work in removed) == [0, 2, 4]
     assert sorted(fed.take()) == [1, 3]
 
 

@@ -18,7 +18,7 @@ from zkconsumer.balance.sharing.lender import (
 )
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
+from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import TopicPartition
@@ -26,13 +26,12 @@ from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.zookeeper.session import Session
 
 
-def slots_in_hand(homes: Collection[OpenPartition]) -> int:
+def slots_in_hand(partitions: Collection[OpenPartition]) -> int:
     """Return the slots of the messages that handlers have. Any thread."""
     found = NO_SLOTS
-    for home in homes:
-        for work in home.hand.copy():
-            found |= 1 << work.slot
-    return found & ALL_SLOTS
+    for one in partitions:
+        found |= one.slots_in_hand
+    return found
 
 
 class LentPartition:
@@ -79,7 +78,7 @@ class LentPartition:
     def obey(
         self,
         orders: Sequence[LenderOrder],
-        home: OpenPartition,
+        partition: OpenPartition,
         dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
@@ -88,7 +87,7 @@ class LentPartition:
         ledger, again = self.ledger, None
         for order in orders:
             if isinstance(order, CloseSlots):
-                dispatcher.give_up(home, order.slots & ~self._closed, wake)
+                dispatcher.give_up(partition, order.slots & ~self._closed, wake)
                 self._closing = order.slots
                 self._closed |= order.slots
             elif isinstance(order, LendSlots):
@@ -97,14 +96,14 @@ class LentPartition:
                 ledger.reported(order.borrower, order.note)
             elif isinstance(order, TakeBack):
                 again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
-                dispatcher.take_on(home, order.slots)
+                dispatcher.take_on(partition, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
-        opened, start = reopen(home, ledger, dispatcher, reopened)
+        opened, start = reopen(partition, ledger, dispatcher, reopened)
         self._closed = self._closing | reopened & ~opened
         if opened:
             again = _lower(again, start)
         if again is not None:
-            reader.read_again(home, again)
+            reader.read_again(partition, again)
 
 
 class LentPartitions:
@@ -171,13 +170,13 @@ class LentPartitions:
         self.flag.set()
 
 
-def reopen(home: OpenPartition, ledger: SharedLedger, dispatcher: Dispatcher, slots: int) -> tuple[int, int]:
+def reopen(partition: OpenPartition, ledger: SharedLedger, dispatcher: Dispatcher, slots: int) -> tuple[int, int]:
     """Handle slots again whose waiting messages were forgotten, but for some that must wait.
 
     Returns those that are open now, and the offset to read again from.
     """
     # The dispatcher first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
-    slots, in_hand = dispatcher.reopen(home, slots)
+    slots, in_hand = dispatcher.reopen(partition, slots)
     return slots, ledger.forget_waiting(slots, in_hand) if slots else 0
 
 

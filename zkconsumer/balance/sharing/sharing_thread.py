@@ -116,7 +116,7 @@ class Sharing:
         self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._lent = lent
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
-        self._homes: dict[TopicPartition, list[OpenPartition]] = {}
+        self._partitions: dict[TopicPartition, list[OpenPartition]] = {}
         self._plan = _Plan()
         self._now = _Connection(-1, 0)
         """The connection by which the group was last seen."""
@@ -312,7 +312,7 @@ class Sharing:
         view, borrowed = self._view(tp, sight), self._borrowed.get(tp)
         if borrowed is not None:
             us, seen = self._access.consumer, view.loans.get(self._access.consumer)
-            self._homes_of(tp, borrowed.home)  # Nobody else may begin a key that is in hand there.
+            self._partitions_of(tp, borrowed.partition)  # Nobody else may begin a key that is in hand there.
             self._on_reader(borrowed.end_as_owner)  # It must end before the same slots may be lent on.
             if seen is not None and _answers(borrowed.word, seen):
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
@@ -334,16 +334,16 @@ class Sharing:
         owner = sight.owners.get(tp)
         if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
-        home = self._reader.home_of(position) if lent.opened else None
+        partition = self._reader.partition_of(position) if lent.opened else None
         # before the pinned slots: a message that fails is noted before it leaves the hand
-        homes = self._homes_of(tp, home)
-        in_hand, before = slots_in_hand(homes), slots_in_hand([one for one in homes if one is not home])
+        partitions = self._partitions_of(tp, partition)
+        in_hand, before = slots_in_hand(partitions), slots_in_hand([one for one in partitions if one is not partition])
         view = replace(self._view(tp, sight, in_hand, lent.pinned), in_hand_before=before)
         if not lent.ready and lender.outdated(view):
             # its loan of the earlier stay would stand for ever, and nothing of the partition would be handled
             self._lent.begin_anew(position)
             return
-        if home is None or home.ledger is not lent.ledger:
+        if partition is None or partition.ledger is not lent.ledger:
             orders = lender.writes(view)
             if lender.ready(view) and not lent.ready:
                 lent.ready = True
@@ -353,7 +353,7 @@ class Sharing:
         else:
             orders = lender.step(view)
             if lent.reopens or any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
-                self._on_reader(lambda: lent.obey(orders, home, self._dispatcher, self._reader, self.wake))
+                self._on_reader(lambda: lent.obey(orders, partition, self._dispatcher, self._reader, self.wake))
         self._write(lent, orders, view)
 
     def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
@@ -367,12 +367,12 @@ class Sharing:
             elif isinstance(order, DeleteLoan):
                 self._store.delete(tp, order, reported=view.loans[order.borrower].reported)
 
-    def _homes_of(self, tp: TopicPartition, home: OpenPartition | None) -> list[OpenPartition]:
+    def _partitions_of(self, tp: TopicPartition, partition: OpenPartition | None) -> list[OpenPartition]:
         """Return the stays at a partition that may have messages in hand, of earlier ones too."""
-        known = self._homes.setdefault(tp, [])
-        if home is not None and home not in known:
-            known.append(home)
-        self._homes[tp] = known = [one for one in known if one is home or one.hand]
+        known = self._partitions.setdefault(tp, [])
+        if partition is not None and partition not in known:
+            known.append(partition)
+        self._partitions[tp] = known = [one for one in known if one is partition or one.hand]
         return known
 
     # ---- others' partitions
@@ -399,7 +399,7 @@ class Sharing:
             self._now.session,
             None if owner is None else owner.session,
             None if seen is None else seen.loan,
-            slots_in_hand(self._homes_of(tp, one.home)),
+            slots_in_hand(self._partitions_of(tp, one.partition)),
             one.refused,
             self._leaving,
         )
@@ -423,7 +423,7 @@ class Sharing:
                 one.reported(report, monotonic())
             else:
                 self._flag.set()
-        if seen is None and one.home is None and not self._homes_of(tp, None):
+        if seen is None and one.partition is None and not self._partitions_of(tp, None):
             self._borrowed.pop(tp, None)
 
     def _on_reader(self, call: Callable[[], None]) -> None:
