@@ -17,7 +17,7 @@ from time import monotonic
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failed_messages import FailedMessages, RunRules
-from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.open_partition import HELD, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
 from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.read_work import ReadPart, ReadWork
@@ -166,8 +166,8 @@ class Dispatcher:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     partition.position.held_until = HELD
                 partition.in_hand += count
-                if partition.shared:
-                    partition.hand.update((work, None) for work in works if work.part is part)
+                if partition.slots is not None:
+                    partition.slots.hand.update((work, None) for work in works if work.part is part)
         return works
 
     @property
@@ -183,7 +183,7 @@ class Dispatcher:
         until = self._lease.until
         if partition.position.halted or monotonic() >= until or self._ended or partition.stopped:
             return False
-        return not partition.shared or (not partition.leaving >> work.slot & 1 and partition.current)
+        return partition.slots is None or partition.may_begin(work.slot)
 
     def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
@@ -284,9 +284,9 @@ class Dispatcher:
             for partition in partitions:
                 if not partition.in_hand:
                     partition.position.held_until = NOTHING_HELD
-                if partition.shared:
+                if partition.slots is not None:
                     for work in works:
-                        partition.hand.pop(work, None)
+                        partition.slots.hand.pop(work, None)
                 if pointers:
                     self.failures.parking.refresh(partition)
             startable = self.waiting.startable
@@ -300,27 +300,23 @@ class Dispatcher:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
-        partition = work.part.partition
-        if partition.position.revoked or partition.leaving >> work.slot & 1:  # whoever gets its slot handles it again
-            self._note_gap(work)
+        partition, slots = work.part.partition, work.part.partition.slots
+        leaves = slots is not None and slots.leaving >> work.slot & 1
+        if partition.position.revoked or leaves:  # whoever gets its slot handles it again
+            if slots is not None:
+                slots.note_gap(work)
             self._forget(work)
         else:
             self.waiting.put_back(work)
-
-    @staticmethod
-    def _note_gap(work: ReadWork) -> None:
-        """Note if a message is forgotten before a later one of its lane, which is in hand. Under the lock."""
-        partition, lane = work.part.partition, work.lane
-        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in partition.hand):
-            partition.gaps |= 1 << work.slot
 
     def _tell_of(self, partition: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
         if not partition.in_hand and partition.position.revoked:
             partition.stream.queue.wake_revocation()
-        if partition.leavers:
-            self._tell_leavers(partition)
-        if partition.wants_room and partition.ledger.unfinished <= partition.room_at:
+        if partition.slots is not None:
+            self._tell_leavers(partition.slots)
+        reading = partition.reading
+        if reading.wants_room and partition.ledger.unfinished <= reading.room_at:
             self.reader_flag.set()
 
     def _wake(self, workers: int) -> None:
@@ -357,10 +353,11 @@ class Dispatcher:
 
     def push(self, partition: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
-        chunk = works[0].part.chunk
+        chunk, slots = works[0].part.chunk, partition.slots
         with self._lock:
-            if partition.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
-                in_hand = {work.offset for work in partition.hand if not work.pointer}
+            if slots is not None and slots.hand:
+                # a slot came back while a message of it was in hand: its outcome is still to come
+                in_hand = {work.offset for work in slots.hand if not work.pointer}
                 works = [work for work in works if work.offset not in in_hand]
             works = self.failures.parking.behind_parked(partition, works)
             if chunk is not None:
@@ -382,8 +379,8 @@ class Dispatcher:
         """Take messages of this stay from now on."""
         with self._lock:
             for other in self._partitions.values():
-                if other.position.tp == partition.position.tp:
-                    self.waiting.hold(other.hand)
+                if other.position.tp == partition.position.tp and other.slots is not None:
+                    self.waiting.hold(other.slots.hand)
             self._partitions[partition.ledger] = partition
 
     def add_pointer_work(self, work: Work) -> bool:
@@ -398,7 +395,9 @@ class Dispatcher:
         slot = slot_of_key(record.key) if by_key else NO_SLOT
         with self._lock:
             partition = self._partitions.get(work.ledger)
-            if partition is None or partition.position.revoked or partition.leaving >> slot & 1:
+            if partition is None or partition.position.revoked:
+                return False
+            if partition.slots is not None and partition.slots.leaving >> slot & 1:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
@@ -429,21 +428,20 @@ class Dispatcher:
         Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
         the slots is in hand, perhaps before this returns.
         """
+        shared = partition.shared
         with self._lock:
-            partition.leaving |= slots
+            shared.leave(slots, empty)
             dropped = self.waiting.remove_all(partition, lambda work: slots >> work.slot & 1)
             for work in dropped:
-                self._note_gap(work)
+                shared.note_gap(work)
                 self._forget(work)
-            partition.leavers.append((slots, empty))
-        self._tell_leavers(partition)
+        self._tell_leavers(shared)
         return [work.offset for work in dropped]
 
     def take_on(self, partition: OpenPartition, slots: int) -> None:
         """Begin messages of these slots, which come back."""
         with self._lock:
-            partition.leaving &= ~slots
-            partition.gaps &= ~slots
+            partition.shared.take_on(slots)
 
     def reopen(self, partition: OpenPartition, slots: int) -> tuple[int, set[int]]:
         """Begin messages of these slots again, which stay after all. Any thread.
@@ -453,17 +451,12 @@ class Dispatcher:
         hand.
         """
         with self._lock:
-            slots &= ~(partition.gaps & partition.slots_in_hand)
-            partition.leaving &= ~slots
-            partition.gaps &= ~slots
-            return slots, {work.offset for work in partition.hand if slots >> work.slot & 1}
+            return partition.shared.reopen(slots)
 
-    def _tell_leavers(self, partition: OpenPartition) -> None:
+    def _tell_leavers(self, slots: SharedSlots) -> None:
         with self._lock:
-            in_hand = partition.slots_in_hand
-            empty = [(slots, tell) for slots, tell in partition.leavers if not slots & in_hand]
-            partition.leavers = [leaver for leaver in partition.leavers if leaver not in empty]
-        for _, tell in empty:
+            empty = slots.empty()
+        for tell in empty:
             tell()
 
     def _forget(self, work: ReadWork) -> None:
@@ -485,8 +478,8 @@ class Dispatcher:
     def drop(self, partition: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
-            # of shared partitions: a borrower may become the owner without a new session
-            self.waiting.hold(partition.hand)
+            if partition.slots is not None:  # a borrower may become the owner without a new session
+                self.waiting.hold(partition.slots.hand)
             for work in self.waiting.drop(partition):
                 self._forget(work)
             partition.held_chunks.clear()

@@ -95,8 +95,9 @@ class FailedMessages:
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self._abort(e)
             return work.again()
-        if not partition.own and (decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after):
-            partition.refused |= 1 << work.slot  # only the owner parks messages and buries them
+        given_up = decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after
+        if given_up and not partition.own:
+            partition.shared.refused |= 1 << work.slot  # only the owner parks messages and buries them
             return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)

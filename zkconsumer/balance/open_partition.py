@@ -1,6 +1,6 @@
 """One stay at a partition, as the reader and the dispatcher see it.
 
-Threads: the reader has the fields of reading; everything else is guarded by the dispatcher's lock. Others may look.
+Threads: the reader has what is of reading; everything else is guarded by the dispatcher's lock. Others may look.
 """
 
 from __future__ import annotations
@@ -57,32 +57,110 @@ class Failing:
     reason: str
 
 
+class ReadProgress:
+    """How far a partition is read, and what waits to be read. The reader's thread writes it, others may look.
+
+    * ``at``: the offset at which reading goes on; ``limit``: the offset before which the run ends
+    * ``chunks`` are to be read, the first perhaps in part: ``batches`` are the rest of it, ``records`` of its ``batch``
+    * ``error``: what cannot be read
+    * ``attempts_to``: the offset before which messages may have failed in earlier runs, or elsewhere
+    * ``wants_room``: it goes on once no more than ``room_at`` messages are unfinished
+    * ``base``: that of the reader's last look; it is there since ``base_since`` (monotonic seconds)
+    * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
+    """
+
+    def __init__(self, at: int, limit: int) -> None:
+        self.at = at
+        self.limit = limit
+        self.chunks: deque[Chunk] = deque()
+        self.batches: Iterator[RecordBatch] | None = None
+        self.batch: RecordBatch | None = None
+        self.records: Iterator[Any] | None = None
+        self.error: ZkConsumerError | None = None
+        self.wants_room = False
+        self.room_at = self.attempts_to = 0
+        self.base = self.cut = -1
+        self.base_since = 0.0
+
+    def forget_chunks(self) -> None:
+        """Forget what waits to be read."""
+        self.chunks.clear()
+        self.batches = self.batch = self.records = None
+
+
+class SharedSlots:
+    """The slots of a partition that come and go between members. The dispatcher's lock guards them.
+
+    * ``leaving``: the slots that go, or are elsewhere; ``refused``: those that go back to the owner because a message
+      fails
+    * ``hand``: the works in hand
+    * ``lender``: the owner of a partition that is not ours; ``loan``: the connection in which the loan was seen last,
+      None if it was not yet
+    """
+
+    def __init__(self, leaving: int = NO_SLOTS) -> None:
+        self.leaving = leaving
+        self.refused = NO_SLOTS
+        self.hand: dict[Any, None] = {}
+        self.lender = ""
+        self.loan: LoanSight | None = None
+        self._gaps = NO_SLOTS  # slots with a key whose earlier message was given back before later ones
+        self._leavers: list[tuple[int, Callable[[], None]]] = []  # wait until nothing of their slots is in hand
+
+    @property
+    def in_hand(self) -> int:
+        """The slots of the messages that handlers have. Any thread."""
+        found = NO_SLOTS
+        for work in self.hand.copy():
+            found |= 1 << work.slot
+        return found & ALL_SLOTS
+
+    def leave(self, slots: int, empty: Callable[[], None]) -> None:
+        """Begin no more messages of these slots; ``empty`` is to be called once none is in hand."""
+        self.leaving |= slots
+        self._leavers.append((slots, empty))
+
+    def empty(self) -> list[Callable[[], None]]:
+        """Return what is to be called now, because nothing of its slots is in hand any more."""
+        if not self._leavers:
+            return []
+        in_hand = self.in_hand
+        empty = [leaver for leaver in self._leavers if not leaver[0] & in_hand]
+        self._leavers = [leaver for leaver in self._leavers if leaver not in empty]
+        return [tell for _, tell in empty]
+
+    def note_gap(self, work: Any) -> None:
+        """Note if a message is forgotten before a later one of its lane, which is in hand."""
+        lane = work.lane
+        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in self.hand):
+            self._gaps |= 1 << work.slot
+
+    def take_on(self, slots: int) -> None:
+        """Begin messages of these slots."""
+        self.leaving &= ~slots
+        self._gaps &= ~slots
+
+    def reopen(self, slots: int) -> tuple[int, set[int]]:
+        """Begin messages of these slots again; see ``Dispatcher.reopen``."""
+        slots &= ~(self._gaps & self.in_hand)
+        self.take_on(slots)
+        return slots, {work.offset for work in self.hand if slots >> work.slot & 1}
+
+
 class OpenPartition:
     """One stay at a partition.
 
     * ``position``, ``ledger``, ``stream``: what the messages belong to, and the stream that their chunks come through
     * ``messages``: the class of its messages; ``answers`` takes outcomes that the application tells elsewhere
-    * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
-    * ``limit``: the offset before which the run ends
-    * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
+    * ``own``: whether the member owns the partition; otherwise it handles some slots of it
+    * ``slots``: the slots of a partition that is shared; None for one that is not
     * ``in_hand``: number of messages that executors have
     * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
-    * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
-    * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
-    * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
-    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
-      ``gaps`` those of them with a key whose earlier message was given back before later ones, ``refused`` those that
-      go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand
-    * ``loan``: the connection in which the loan of a partition of ``lender``'s was seen last, None if it was not yet
     """
-
-    lender = ""
-    held_base = cut = -1
-    held_since = 0.0
 
     def __init__(
         self,
@@ -91,6 +169,8 @@ class OpenPartition:
         stream: KafkaStream[Any, Any],
         answers: Answers,
         *,
+        limit: int = NO_LIMIT,
+        slots: SharedSlots | None = None,
         own: bool = True,
     ) -> None:
         self.position = position
@@ -98,53 +178,43 @@ class OpenPartition:
         self.stream = stream
         self.messages = balanced_class(stream.message_class)
         self.answers = answers
-        self.own, self.shared = own, not own
-        self.at = position.consumed or 0
-        self.limit = NO_LIMIT
-        self.chunks: deque[Chunk] = deque()
-        self.batches: Iterator[RecordBatch] | None = None
-        self.batch: RecordBatch | None = None
-        self.records: Iterator[Any] | None = None
-        self.error: ZkConsumerError | None = None
+        self.reading = ReadProgress(position.consumed or 0, limit)
+        self.slots = slots
+        self.own = own
         self.in_hand = 0
         self.stopped = self.full_because = ""
         self.retry_at = 0.0
-        self.wants_room = False
-        self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: dict[Chunk, None] = {}  # a dict keeps its order
         self.outcomes = FailureCount()
-        self.leaving = self.gaps = self.refused = NO_SLOTS
-        self.leavers: list[tuple[int, Callable[[], None]]] = []
-        self.hand: dict[Any, None] = {}
-        self.loan: LoanSight | None = None
 
-    @property
-    def current(self) -> bool:
-        """Whether a message may begin now for all that is known of the loan; always of an own partition. Any thread.
+    def may_begin(self, slot: int) -> bool:
+        """Return whether a message of a slot may begin, for all that is known of loans. Any thread.
 
-        It is asked last: a worker may have looked at everything else before the session and the loan ended. For the
-        same reason each stay has its own. Otherwise what is current of the next loan would count for that worker.
+        The loan is looked at last: a worker may have looked at everything else before the session and the loan ended.
+        For the same reason each stay has its own. Otherwise what is current of the next loan would count for that
+        worker.
         """
-        if self.own:
+        slots = self.slots
+        if slots is None:
             return True
-        loan = self.loan
-        return loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch
+        if slots.leaving >> slot & 1:
+            return False
+        loan = slots.loan
+        return self.own or (loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch)
 
     @property
-    def slots_in_hand(self) -> int:
-        """The slots of the messages that handlers have, of a partition whose slots come and go. Any thread."""
-        found = NO_SLOTS
-        for work in self.hand.copy():
-            found |= 1 << work.slot
-        return found & ALL_SLOTS
+    def shared(self) -> SharedSlots:
+        """The slots of a partition that is shared."""
+        assert self.slots is not None
+        return self.slots
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the chunks that wait to be read, or whose messages are not all finished."""
-        waiting = sum(len(chunk.records) for chunk in list(self.chunks))
+        waiting = sum(len(chunk.records) for chunk in list(self.reading.chunks))
         return waiting + sum(chunk.in_use for chunk in list(self.held_chunks))
 
     def add(self, chunk: Chunk) -> None:
@@ -155,7 +225,7 @@ class OpenPartition:
             # compares nothing: what was finished meanwhile lies behind the first end.
             position.log_end_compared = True
             self.ledger.forget_from(position.cursor.first_log_end)
-        self.chunks.append(chunk)
+        self.reading.chunks.append(chunk)
 
     def note_pointers(self) -> None:
         """Note which keys have parked messages, and to which offset messages may have failed before."""
@@ -164,12 +234,7 @@ class OpenPartition:
                 self.parked.add(pointer.key)
         note = self.position.known_note
         if note is not None and note.attempts:
-            self.attempts_to = max(note.attempts) + 1
-
-    def forget_chunks(self) -> None:
-        """Forget what waits to be read."""
-        self.chunks.clear()
-        self.batches = self.batch = self.records = None
+            self.reading.attempts_to = max(note.attempts) + 1
 
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
@@ -178,7 +243,7 @@ class OpenPartition:
             self.stream.chunk_reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
-        return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
+        return f"<OpenPartition {self.position.tp} at {self.reading.at}, {self.in_hand} in hand>"
 
 
 class Lending(Protocol):

@@ -23,6 +23,7 @@ from zkconsumer.balance.open_partition import (
     Lending,
     OpenPartition,
     ReadLimits,
+    SharedSlots,
     begin_lending,
     unstored,
 )
@@ -117,8 +118,8 @@ class Reader:
         self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
     ) -> OpenPartition:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
-        partition = OpenPartition(position, ledger, stream, self._dispatcher, own=False)
-        partition.limit = self._limits.end(position.tp)
+        limit, slots = self._limits.end(position.tp), SharedSlots()
+        partition = OpenPartition(position, ledger, stream, self._dispatcher, limit=limit, slots=slots, own=False)
         self._borrowed[position] = partition
         self._dispatcher.open(partition)
         return partition
@@ -127,7 +128,7 @@ class Reader:
         """Read this partition of another member no more. Called on the reader's thread."""
         partition = self._borrowed.pop(position, None)
         if partition is not None:
-            partition.forget_chunks()
+            partition.reading.forget_chunks()
             self._dispatcher.drop(partition)
 
     def partition_of(self, position: PartitionPosition) -> OpenPartition | None:
@@ -199,8 +200,9 @@ class Reader:
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
         for partition in self.partitions:
-            if partition.held_base != partition.ledger.base:
-                partition.held_base, partition.held_since = partition.ledger.base, self._tended
+            reading = partition.reading
+            if reading.base != partition.ledger.base:
+                reading.base, reading.base_since = partition.ledger.base, self._tended
             if partition.position.revoked:
                 self._drop(partition)
                 self.return_borrowed(partition.position)
@@ -233,7 +235,7 @@ class Reader:
                     partition.add(chunk)
                     self._note_room(partition)
             queue.finish_taken()
-        if any(one.stream.queue is queue and (one.chunks or one.held_chunks) for one in self.partitions):
+        if any(one.stream.queue is queue and (one.reading.chunks or one.held_chunks) for one in self.partitions):
             queue.withdraw_ask()
         else:
             queue.ask()  # it is served before all others: nothing of it is in hand
@@ -271,40 +273,39 @@ class Reader:
             position.ledger.begin_again()
         assert position.ledger is not None
         position.ledger.lose_cut(time_ns() // 1_000_000)
-        partition = OpenPartition(position, position.ledger, stream, self._dispatcher)
-        partition.shared = shared
         # parked messages of lent keys wait until the slot is back
-        partition.leaving = ALL_SLOTS & ~partition.ledger.slots
-        partition.limit = self._limits.end(position.tp)
+        slots = SharedSlots(leaving=ALL_SLOTS & ~position.ledger.slots) if shared else None
+        limit = self._limits.end(position.tp)
+        partition = OpenPartition(position, position.ledger, stream, self._dispatcher, limit=limit, slots=slots)
         partition.note_pointers()
         self._own[position.tp] = partition
         self._dispatcher.open(partition)
         if again and (shared or not jumps):
-            stream.queue.read_again(position, partition.at)  # an earlier run has read beyond
-            return None if chunk is None or chunk.fetch_offset > partition.at else partition
+            stream.queue.read_again(position, partition.reading.at)  # an earlier run has read beyond
+            return None if chunk is None or chunk.fetch_offset > partition.reading.at else partition
         return partition
 
     def _drop(self, partition: OpenPartition) -> None:
         """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""
         if self._own.get(partition.position.tp) is partition:
             del self._own[partition.position.tp]
-        partition.forget_chunks()
+        partition.reading.forget_chunks()
         self._dispatcher.drop(partition)
 
     # ---- reading
 
     def _note_room(self, partition: OpenPartition) -> bool:
         """Note whether more of the partition may be read; returns so."""
-        limits, ledger = self._limits, partition.ledger
+        limits, ledger, reading = self._limits, partition.ledger, partition.reading
         unfinished = ledger.unfinished
-        room = unfinished < limits.window and partition.at - ledger.base < RANGE * limits.window
-        room = room and not partition.full_because and partition.at < partition.limit
+        room = unfinished < limits.window and reading.at - ledger.base < RANGE * limits.window
+        room = room and not partition.full_because and reading.at < reading.limit
         room = room and partition.position.tp not in self.unstored
         if room and unfinished:
             room = partition.held_bytes < max(0, limits.budget.free()) // SHARE
-        partition.wants_room = not room
-        partition.room_at = limits.window * 3 // 4
-        full = not room or len(partition.chunks) >= WAITING
+        reading.wants_room = not room
+        reading.room_at = limits.window * 3 // 4
+        full = not room or len(reading.chunks) >= WAITING
         if partition.position.full != full:
             partition.position.full = full
             if not full:
@@ -313,10 +314,11 @@ class Reader:
 
     def _read(self, partition: OpenPartition) -> bool:
         """Read some messages of a partition; returns whether there was anything to read."""
-        if partition.error is not None:
+        reading = partition.reading
+        if reading.error is not None:
             self._raise_if_reached(partition)
             return False
-        if partition.position.halted or not (partition.chunks or partition.records is not None):
+        if partition.position.halted or not (reading.chunks or reading.records is not None):
             if partition.position.full and not partition.position.halted:
                 self._note_room(partition)
             return False
@@ -330,22 +332,23 @@ class Reader:
 
     def _read_part(self, partition: OpenPartition) -> None:
         """Give some messages to the dispatcher. Raises UnreadableMessageError."""
-        chunk = partition.chunks[0]
-        if partition.batches is None and not self._begin(partition, chunk):
+        reading = partition.reading
+        chunk = reading.chunks[0]
+        if reading.batches is None and not self._begin(partition, chunk):
             return
-        if partition.records is None:
-            batch = next(partition.batches, None) if partition.batches is not None else None
+        if reading.records is None:
+            batch = next(reading.batches, None) if reading.batches is not None else None
             if batch is None:
                 self._end_chunk(partition, chunk)
                 return
-            partition.batch, partition.records = batch, iter(batch)
+            reading.batch, reading.records = batch, iter(batch)
         works: list[ReadWork] = []
-        end = partition.at
+        end = reading.at
         self._serial += 1
         try:
             whole = self._make_works(partition, chunk, works) < PART
-            if whole and partition.batch is not None:
-                end, partition.records = max(end, partition.batch.next_offset), None
+            if whole and reading.batch is not None:
+                end, reading.records = max(end, reading.batch.next_offset), None
         finally:  # what comes before an unreadable place is handled
             if works:
                 end = max(end, works[-1].offset + 1)
@@ -353,24 +356,24 @@ class Reader:
 
     def _make_works(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
-        assert partition.records is not None
+        records = partition.reading.records
+        assert records is not None
         part = ReadPart(partition, chunk, self._serial)
-        records = islice(partition.records, PART)
         # what was read before an error stays in the list
-        works.extend(ReadWork(record, record.offset, record.key, part) for record in records)
+        works.extend(ReadWork(record, record.offset, record.key, part) for record in islice(records, PART))
         return len(works)
 
     def _give(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
-        ledger = partition.ledger
-        if end > partition.limit:  # the run ends before it: what is beyond must not count as read
-            end, works = partition.limit, [work for work in works if work.offset < partition.limit]
+        ledger, reading, slots = partition.ledger, partition.reading, partition.slots
+        if end > reading.limit:  # the run ends before it: what is beyond must not count as read
+            end, works = reading.limit, [work for work in works if work.offset < reading.limit]
         wanted = works
-        if partition.shared or not ledger.plain or partition.at < partition.attempts_to:
+        if slots is not None or not ledger.plain or reading.at < reading.attempts_to:
             wanted = [work for work in works if self._wants(partition, work)]
         ledger.read([work.offset for work in wanted], end)
-        partition.at = end
-        if partition.leaving:  # counted as unfinished, and read again by whoever gets the slot
-            wanted = [work for work in wanted if not partition.leaving >> work.slot & 1]
+        reading.at = end
+        if slots is not None and slots.leaving:  # counted as unfinished, and read again by whoever gets the slot
+            wanted = [work for work in wanted if not slots.leaving >> work.slot & 1]
         if wanted:
             self._dispatcher.push(partition, wanted)
 
@@ -387,62 +390,66 @@ class Reader:
 
     def _begin(self, partition: OpenPartition, chunk: Chunk) -> bool:
         """Begin to read a chunk; returns whether it may be read now. Raises the error that it stands for."""
+        reading = partition.reading
         if chunk.jump:
-            partition.chunks.popleft()
+            reading.chunks.popleft()
             self._jump(partition, chunk.fetch_offset)
             return False
-        if chunk.fetch_offset > partition.at:
+        if chunk.fetch_offset > reading.at:
             log.error(
                 "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
                 partition.position.tp,
-                partition.at,
+                reading.at,
                 chunk.fetch_offset,
-                partition.at,
+                reading.at,
             )
-            self.read_again(partition, partition.at)
+            self.read_again(partition, reading.at)
             return False
         if chunk.error is not None:
             raise chunk.error
         chunk.unfinished = 1  # until it is read to its end
         partition.held_chunks[chunk] = None
-        partition.batches = partition.stream.chunk_reader.batches(chunk, partition.at)
+        reading.batches = partition.stream.chunk_reader.batches(chunk, reading.at)
         return True
 
     def _end_chunk(self, partition: OpenPartition, chunk: Chunk) -> None:
-        partition.chunks.popleft()
-        partition.batches = partition.records = partition.batch = None
-        end = min(chunk.next_offset, partition.limit)
-        if end > partition.at:  # the rest was compacted away
+        reading = partition.reading
+        reading.chunks.popleft()
+        reading.batches = reading.records = reading.batch = None
+        end = min(chunk.next_offset, reading.limit)
+        if end > reading.at:  # the rest was compacted away
             partition.ledger.read((), end)
-            partition.at = end
+            reading.at = end
         self._dispatcher.chunk_read(partition, chunk)
         self._note_room(partition)
 
     def read_again(self, partition: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
-        if partition.batches is not None:  # what was read of it keeps it until that is finished, and no longer
-            self._dispatcher.chunk_read(partition, partition.chunks[0])
+        reading = partition.reading
+        if reading.batches is not None:  # what was read of it keeps it until that is finished, and no longer
+            self._dispatcher.chunk_read(partition, reading.chunks[0])
         # as in the queue: the fetcher has found a truncation already, and would not find it again
-        back = [chunk for chunk in partition.chunks if chunk.jump and chunk.fetch_offset < offset]
-        partition.forget_chunks()
-        partition.at = offset
+        back = [chunk for chunk in reading.chunks if chunk.jump and chunk.fetch_offset < offset]
+        reading.forget_chunks()
+        reading.at = offset
         partition.stream.queue.read_again(partition.position, offset)
         if back:
-            partition.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
-            partition.position.cursor.fetch_from = partition.chunks[0].fetch_offset
+            reading.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
+            partition.position.cursor.fetch_from = reading.chunks[0].fetch_offset
             self._wake_fetchers()
 
     def _jump(self, partition: OpenPartition, offset: int) -> None:
         """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""
-        if offset >= partition.at:
+        reading = partition.reading
+        if offset >= reading.at:
             partition.ledger.read((), offset)
-            partition.at = offset
+            reading.at = offset
             return
         # another log from there on: outcomes of messages in hand say nothing of it. What is before is still to be done.
-        position, chunks, former = partition.position, partition.chunks, partition.ledger
-        partition.chunks = type(chunks)()
-        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), partition.at)
-        partition.cut = position.cut = offset
+        position, chunks, former = partition.position, reading.chunks, partition.ledger
+        reading.chunks = type(chunks)()
+        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), reading.at)
+        reading.cut = position.cut = offset
         if not partition.own:
             position.revoked = True  # its loan begins anew, see BorrowedPartition.obey
             return
@@ -456,36 +463,38 @@ class Reader:
             if start < offset:
                 self.read_again(made, start)
             else:
-                made.chunks = chunks
+                made.reading.chunks = chunks
 
     # ---- unreadable places
 
     def _unreadable(self, partition: OpenPartition, error: UnreadableMessageError) -> None:
-        if partition.at >= partition.limit:
+        reading = partition.reading
+        if reading.at >= reading.limit:
             return
-        chunk = partition.chunks[0]
+        chunk = reading.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__
         if not partition.stream.chunk_reader.skips(error):
-            partition.error = error
+            reading.error = error
             self._raise_if_reached(partition)
             return
         partition.stream.queue.count_skipped(error)
         if chunk.error is error:
-            end = max(error.next_offset, partition.at)
+            end = max(error.next_offset, reading.at)
             partition.ledger.read((), end)
             self.read_again(partition, end)
             return
-        end = max(min(error.next_offset, chunk.next_offset), partition.at)
+        end = max(min(error.next_offset, chunk.next_offset), reading.at)
         partition.ledger.read((), end)
-        partition.at = end
-        partition.records = partition.batch = None
+        reading.at = end
+        reading.records = reading.batch = None
         if end >= chunk.next_offset:
             self._end_chunk(partition, chunk)
         else:
-            partition.batches = partition.stream.chunk_reader.batches(chunk, end)
+            reading.batches = partition.stream.chunk_reader.batches(chunk, end)
 
     def _raise_if_reached(self, partition: OpenPartition) -> None:
         """Raise what cannot be read once all before it is finished; otherwise it would come first after each start."""
-        if partition.error is not None and not partition.ledger.unfinished and not partition.in_hand:
-            raise partition.error
+        error = partition.reading.error
+        if error is not None and not partition.ledger.unfinished and not partition.in_hand:
+            raise error

@@ -111,22 +111,22 @@ def _stopped(partition: OpenPartition) -> str:
 
 
 def _partition(partition: OpenPartition, running: Running, now: float) -> PartitionBalance:
-    ledger, base = partition.ledger, partition.ledger.base
+    ledger, base, reading = partition.ledger, partition.ledger.base, partition.reading
     pointers = ledger.pointers
     kinds = [one.kind for one in pointers.values()]
     return PartitionBalance(
         partition.position.tp,
         base,
-        _held(partition, base, running, now, passing=base in pointers) if base < partition.at else None,
+        _held(partition, base, running, now, passing=base in pointers) if base < reading.at else None,
         ledger.finished_beyond,
         ledger.unfinished,
         partition.in_hand,
-        max(0.0, now - partition.held_since) if base < partition.at and partition.held_base == base else 0.0,
+        max(0.0, now - reading.base_since) if base < reading.at and reading.base == base else 0.0,
         kinds.count(PointerKind.PARKED),
         kinds.count(PointerKind.DEAD),
         ledger.unnoted,
         {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
-        partition.lender,
+        "" if partition.slots is None else partition.slots.lender,
         0 if partition.own else ledger.slots.bit_count(),
         partition.position.full,
         _stopped(partition),

@@ -11,11 +11,12 @@ import pytest
 
 from tests.streams import valid_lease
 from tests.timing import scaled
+from tests.values import present
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.open_partition import OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
@@ -78,7 +79,7 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     """Return a world with a shared partition, and the record and the work of a message without a key in hand."""
     world = World(1, order=order)
     world.settle(world.take(), DONE)
-    world.partition.shared = True
+    world.partition.slots = SharedSlots()
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
     world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
@@ -143,7 +144,7 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
 @pytest.mark.parametrize("forgotten", [0, 1, 2])
 def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> None:
     world = World()
-    world.partition.shared = True
+    world.partition.slots = SharedSlots()
     works = [work for work in world.take() if work.key == b"a"]
     for work in works:
         work.slot = 5
@@ -156,7 +157,7 @@ def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> N
     world.settle(works, NOT_STARTED)
     assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
     assert world.dispatcher.reopen(world.partition, gap) == (gap, set())
-    assert not world.partition.leaving
+    assert not present(world.partition.slots).leaving
 
 
 def test_what_was_not_started_comes_again_in_order() -> None:
@@ -251,7 +252,7 @@ def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None
 
 def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     world, left = World(), list[bool]()
-    world.partition.shared = True
+    world.partition.slots = SharedSlots()
     (work, *_) = works = world.take(2)
     work.slot = 5
     dropped = world.dispatcher.give_up(world.partition, 1 << 5, lambda: left.append(True))
@@ -265,7 +266,7 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
 def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None) -> None:
     world = World(1)
     world.settle(world.take(), DONE)
-    world.partition.shared = True
+    world.partition.slots = SharedSlots()
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
     world.dispatcher.give_up(world.partition, slots, lambda: None)
     record = SimpleNamespace(offset=3, value=b"", key=key)
@@ -279,6 +280,7 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
 
 def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world = World(1)
+    world.partition.slots = SharedSlots()
     world.settle(world.take(), DONE)
     world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)

@@ -265,7 +265,7 @@ def key_to_lend() -> bytes:
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    return next(key for n in range(1000) if partition.leaving >> slot_of_key(key := b"%d" % n) & 1)
+    return next(key for n in range(1000) if present(partition.slots).leaving >> slot_of_key(key := b"%d" % n) & 1)
 
 
 def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatc
         world.group(others)
         for _ in range(2):
             world.sharing.step()
-        assert partition.leaving >> slot_of_key(key) & 1
+        assert present(partition.slots).leaving >> slot_of_key(key) & 1
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=key)] == [0, 1, 2, 3]
@@ -293,7 +293,7 @@ def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
     slot = 1 << slot_of_key(b"k")
     for number, kept, back in ((2, ALL_SLOTS & ~slot, works[:2]), (3, ALL_SLOTS, works[2:])):
         world.lend(number, 20, kept=kept)
-        assert works[0].partition.leaving & slot
+        assert works[0].partition.slots.leaving & slot
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=b"k")] == [0, 1, 2, 3]
@@ -319,7 +319,7 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    assert works[0].partition.leaving & failed
+    assert works[0].partition.slots.leaving & failed
     monkeypatch.setattr(sharing_thread, "slots_in_hand", in_hand)
     world.sharing.step()
     assert world.sharing.lent[TP]["c"]
@@ -416,7 +416,7 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
     world.finish(works)
     for _ in range(3):
         lend(2, rest, first)
-    partition.cut = partition.position.cut = 4
+    partition.reading.cut = partition.position.cut = 4
     partition.position.revoked = True
     world.sharing.step()
     lend(3, ALL_SLOTS)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.balance.loan_fakes import TP, Store
-from zkconsumer.balance.open_partition import LoanSight
+from zkconsumer.balance.open_partition import LoanSight, ReadProgress, SharedSlots
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender import SeenLoan
@@ -116,7 +116,7 @@ def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store
     assert reader.lent.ledger_of(position) is None
     made.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, hand=set(), slots_in_hand=0)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
     made.step()
     assert not store.loans
     return made, store, reader, position
@@ -185,7 +185,7 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
     second.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, hand=set(), slots_in_hand=0)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
     for _ in range(2):  # the group has changed, and then stays so
@@ -200,5 +200,7 @@ def test_slots_go_back_at_the_end_of_the_borrowers_run(at: int, unfinished: int,
     one = BorrowedPartition(TP, cast(Any, None), "key")
     assert not one.refused
     ledger = SimpleNamespace(unfinished=unfinished)
-    one.partition = cast(Any, SimpleNamespace(at=at, limit=5, refused=2, ledger=ledger))
+    slots = SharedSlots()
+    slots.refused = 2
+    one.partition = cast(Any, SimpleNamespace(reading=ReadProgress(at, 5), shared=slots, ledger=ledger))
     assert one.refused == refused

@@ -71,14 +71,14 @@ class BorrowedPartition:
             elif isinstance(order, GiveUp) and self._ledger is not None and self.partition is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
-                self.partition.refused &= ~order.slots
+                self.partition.shared.refused &= ~order.slots
         partition, ledger = self.partition, self._ledger
         if partition is None or ledger is None:
             return
         if not self.borrower.held and self.borrower.reports is not None:
             self.end()
             return
-        partition.lender = lender
+        partition.shared.lender = lender
         closing = self.borrower.closing
         reopened = self._closed & ~closing & ledger.slots
         opened, start = reopen(partition, ledger, dispatcher, reopened)
@@ -95,7 +95,7 @@ class BorrowedPartition:
     def _begin_anew(self, dispatcher: Dispatcher, reader: Reader) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
         partition, ledger = self.partition, self._ledger
-        if partition is None or ledger is None or partition.cut < 0:
+        if partition is None or ledger is None or partition.reading.cut < 0:
             return
         self.end()
         self.borrower.cut(lambda note: _of_same_log(partition, note))
@@ -114,7 +114,7 @@ class BorrowedPartition:
         stream = self._stream = self._make_stream(self.tp.topic)
         self.partition = reader.borrow(position, ledger, stream)
         if order.note.attempts:
-            self.partition.attempts_to = max(order.note.attempts) + 1
+            self.partition.reading.attempts_to = max(order.note.attempts) + 1
         self._closed = NO_SLOTS
         self.begun = (position, stream.queue)
 
@@ -145,7 +145,7 @@ class BorrowedPartition:
     def begin_while(self, loan: LoanSight) -> None:
         """Let messages of this loan begin as long as the session has the connection in which it was seen."""
         if (partition := self.partition) is not None:
-            partition.loan = loan
+            partition.shared.loan = loan
 
     @property
     def refused(self) -> int:
@@ -153,7 +153,8 @@ class BorrowedPartition:
         partition = self.partition
         if partition is None:
             return NO_SLOTS
-        return ALL_SLOTS if partition.at >= partition.limit and not partition.ledger.unfinished else partition.refused
+        at_end = partition.reading.at >= partition.reading.limit
+        return ALL_SLOTS if at_end and not partition.ledger.unfinished else partition.shared.refused
 
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""
@@ -186,9 +187,9 @@ class BorrowedPartition:
 
 def _of_same_log(partition: OpenPartition | None, note: FinishedNote) -> FinishedNote:
     """Return a note without what it says of messages of a log that was cut short."""
-    if partition is None or partition.cut < 0:
+    if partition is None or partition.reading.cut < 0:
         return note
-    return replace(note.before(partition.cut), base=min(note.base, partition.cut))
+    return replace(note.before(partition.reading.cut), base=min(note.base, partition.reading.cut))
 
 
 def _moves(report: LoanReport) -> tuple[object, ...]:

@@ -30,7 +30,8 @@ def slots_in_hand(partitions: Collection[OpenPartition]) -> int:
     """Return the slots of the messages that handlers have. Any thread."""
     found = NO_SLOTS
     for one in partitions:
-        found |= one.slots_in_hand
+        if one.slots is not None:
+            found |= one.slots.in_hand
     return found
 
 

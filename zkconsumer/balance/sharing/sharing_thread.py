@@ -372,7 +372,7 @@ class Sharing:
         known = self._partitions.setdefault(tp, [])
         if partition is not None and partition not in known:
             known.append(partition)
-        self._partitions[tp] = known = [one for one in known if one is partition or one.hand]
+        self._partitions[tp] = known = [one for one in known if one is partition or slots_in_hand([one])]
         return known
 
     # ---- others' partitions
