@@ -20,12 +20,11 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    # answers to a review of migrate, and the wait for pending messages at the end of a run
-    "hundreds of lines of the package": 845,
-    "files of the package": 447,
-    "classes with over 15 attributes": 28,
+    "hundreds of lines of the package": 846,  # the names of the balance are words of the field, and longer
+    "files of the package": 445,
+    "classes with over 15 attributes": 27,
     "classes with over 12 public methods": 34,
-    "callbacks assigned after construction": 6,
+    "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
     "circles of imports": 1,
     "private attributes of other objects: package": 35,
@@ -33,9 +32,9 @@ LIMITS = {
     "names of files that occur more than once": 5,
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,
-    "modules under 60 lines with one importer": 13,
-    "modules with one importer": 125,
-    "methods that only forward": 83,
+    "modules under 60 lines with one importer": 10,
+    "modules with one importer": 122,
+    "methods that only forward": 81,
 }
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -89,7 +89,7 @@ class Witness:
         told: tuple[int | None, str] = (None, "")
         if at is not None and offset.isdigit():
             told = int(offset), note.hex() if noted_at == at else ""
-        parked = sorted(one.offset for one in decode_pointers(pointers).values() if one.fate is PointerKind.PARKED)
+        parked = sorted(one.offset for one in decode_pointers(pointers).values() if one.kind is PointerKind.PARKED)
         if self._told.get(partition) != (told, parked):
             self._told[partition] = told, parked
             where = {"topic": partition.topic, "partition": partition.partition}

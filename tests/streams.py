@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
 from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -17,6 +19,12 @@ def valid_lease() -> Lease:
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
     return lease
+
+
+def delivery_of(stream: KafkaStream[Any, Any]) -> StreamDelivery:
+    """Return the delivery of a member that has this one stream."""
+    fake = SimpleNamespace(streams=lambda: [("t", 0, stream)], stream_of=lambda _: stream)
+    return cast(StreamDelivery, fake)
 
 
 def new_stream(

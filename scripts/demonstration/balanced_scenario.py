@@ -156,7 +156,7 @@ class BalancedSteps:
 
     def _totals(self) -> BalancedTotals:
         pointers = self._zookeeper.pointers()
-        parked = [place for place, pointer in pointers.items() if pointer.fate is PointerKind.PARKED]
+        parked = [place for place, pointer in pointers.items() if pointer.kind is PointerKind.PARKED]
         if parked:
             raise ZkConsumerError(f"{len(parked)} flights are still parked, for instance {min(parked)}")
         return balanced_totals(

@@ -276,7 +276,7 @@ class BalancedGroup:
             for topic, count in self.topics.items()
             for number in range(count)
             for offset, pointer in self.pointers(number, topic).items()
-            if pointer.fate is PointerKind.DEAD
+            if pointer.kind is PointerKind.DEAD
         }
 
     def owners(self, topic: str = "") -> dict[int, str]:

@@ -94,7 +94,7 @@ def test_poison_that_kills_its_worker_ends_as_a_dead_letter(balanced: Balanced) 
     before, (bad,), after = group.produce(numbers(40)), group.produce(["x kill"]), group.produce(numbers(40))
     group.wait_done(dead=True, seconds=60)  # each death costs the start of a process
     group.wait_noted([*before, bad, *after])
-    assert {offset: p.fate for offset, p in group.pointers().items()} == {bad.offset: PointerKind.DEAD}
+    assert {offset: p.kind for offset, p in group.pointers().items()} == {bad.offset: PointerKind.DEAD}
     attempts = len(group.records.by_place()[bad])
     assert attempts <= 7, attempts
     group.check()

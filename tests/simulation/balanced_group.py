@@ -67,13 +67,13 @@ class BalancedGroup(Scenario):
         window = int(self.properties["unfinished.max.offsets"])
         for member in self.live():
             run: Any = getattr(getattr(getattr(member, "connector", None), "lifecycle", None), "running", None)
-            for home in () if run is None else run.reader.partitions:
-                unfinished, place = home.ledger.unfinished, f"{member.name}: {home.position.tp}"
+            for partition in () if run is None else run.reader.partitions:
+                unfinished, place = partition.ledger.unfinished, f"{member.name}: {partition.position.tp}"
                 if unfinished > window + PART:
                     self.broken(f"{place} has {unfinished} unfinished messages, with a window of {window}")
                 # a message whose outcome is being settled is in hand still
-                if len(home.failing) > unfinished + home.ledger.pointer_count + home.in_hand:
-                    self.broken(f"{place} has {len(home.failing)} failing messages, of {unfinished}")
+                if len(partition.failing) > unfinished + partition.ledger.pointer_count + partition.in_hand:
+                    self.broken(f"{place} has {len(partition.failing)} failing messages, of {unfinished}")
 
     def settle(self) -> None:
         self.observer.calm = True

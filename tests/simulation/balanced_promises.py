@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import world
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.sharing.loan_nodes import decode_loan
 from zkconsumer.core.finished_note import FinishedNote, decode_note, note_of_text
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
@@ -102,21 +102,21 @@ class BalancedObserver(Observer):
         self.fates = {tp: Fates() for tp in self.partitions}
         self.begun_at: dict[tuple[str, TopicPartition, int], float] = {}
         self.members: list[Any] = []
-        self._watch_engines()
+        self._watch_dispatchers()
 
-    def _watch_engines(self) -> None:
+    def _watch_dispatchers(self) -> None:
         """Note when a worker asks whether it may begin: what happens after the answer cannot stop it."""
-        asks = Engine.may_start
+        asks = Dispatcher.may_start
 
-        def may_start(engine: Engine, work: Any) -> bool:
+        def may_start(dispatcher: Dispatcher, work: Any) -> bool:
             asked = world().now
-            begins = asks(engine, work)
+            begins = asks(dispatcher, work)
             task = world().current
             if begins and task is not None:
-                self.begun_at[task.process.name, work.home.position.tp, work.offset] = asked
+                self.begun_at[task.process.name, work.partition.position.tp, work.offset] = asked
             return begins
 
-        setattr(Engine, "may_start", may_start)  # noqa: B010 - it is replaced on purpose
+        setattr(Dispatcher, "may_start", may_start)  # noqa: B010 - it is replaced on purpose
 
     # ---- what is stored
 
@@ -138,8 +138,8 @@ class BalancedObserver(Observer):
             return
         fates.seen_at = node.mzxid, fates.seen_at[1]
         pointers = decode_pointers(node.data)
-        parked = {offset for offset, one in pointers.items() if one.fate is PointerKind.PARKED}
-        dead = {offset for offset, one in pointers.items() if one.fate is PointerKind.DEAD}
+        parked = {offset for offset, one in pointers.items() if one.kind is PointerKind.PARKED}
+        dead = {offset for offset, one in pointers.items() if one.kind is PointerKind.DEAD}
         world().note(f"pointers of {tp}: {sorted(parked)} parked, {len(dead)} dead")
         for offset in sorted((fates.parked | fates.dead) - parked - dead):
             if offset not in fates.handled:
@@ -237,7 +237,7 @@ class BalancedObserver(Observer):
                 world().note(f"handed {tp} {offset}, which is on loan")
             else:
                 self.handed(name, tp, offset, asked)
-            as_owner = message.work.part.home.own
+            as_owner = message.work.part.partition.own
             handling = Handling(member, session_of(member), offset, message.key, call, asked, as_owner)
             if self.fates[tp].keys[offset] != message.key:
                 self.broke(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")

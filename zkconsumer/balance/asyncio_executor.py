@@ -171,7 +171,7 @@ class AsyncioExecutor:
             timeout = HandlerTimeoutError(f"the handler took longer than handler.timeout.ms with {where}")
             timeout.__cause__ = error
             return [Failed(timeout)] * len(batch)
-        except BaseException as error:  # noqa: BLE001 - the engine decides; in a task SystemExit would end the loop
+        except BaseException as error:  # noqa: BLE001 - the dispatcher decides; in a task SystemExit would end the loop
             return [Failed(error)] * len(batch)
         finally:
             self._source.took(len(batch), monotonic() - now)

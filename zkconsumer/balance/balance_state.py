@@ -1,6 +1,6 @@
 """The work of a balanced member at one moment, as values for its state, metrics and health. Pure.
 
-The engine makes one :class:`BalanceState` when somebody asks. Times are seconds, counted from that moment.
+The dispatcher makes one :class:`BalanceState` when somebody asks. Times are seconds, counted from that moment.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
-from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.balance.work import Work
 from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 
@@ -19,7 +19,7 @@ class MessageFailed(Exception):
 class Answers(Protocol):
     """Takes the outcome of a message that the application finishes elsewhere."""
 
-    def answer(self, work: ReadWork, outcome: Outcome) -> None:
+    def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome, unless there is one already."""
 
 
@@ -33,7 +33,7 @@ class BalancedMessage(MessageAndMetadata[K, V]):
 
     __slots__ = ("work",)
 
-    def __init__(self, record: Any, place: Sequence[Any], work: ReadWork) -> None:
+    def __init__(self, record: Any, place: Sequence[Any], work: Work) -> None:
         super().__init__(record, place)
         self.work = work
 
@@ -42,13 +42,12 @@ class BalancedMessage(MessageAndMetadata[K, V]):
 
     def ack(self) -> None:
         """Finish the message. Any thread; returns at once."""
-        self.work.home.answers.answer(self.work, DONE)
+        self.work.partition.answers.answer(self.work, DONE)
 
     def nack(self, error: BaseException | None = None) -> None:
         """Count this attempt as failed. Any thread; returns at once. Arguments: ``error`` is the reason."""
-        self.work.home.answers.answer(
-            self.work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
-        )
+        reason = error if isinstance(error, Exception) else MessageFailed(error or "nack()")
+        self.work.partition.answers.answer(self.work, Failed(reason))
 
     @property
     def attempt(self) -> int:

@@ -1,4 +1,4 @@
-"""One call of ``run`` with ``concurrency``: its reader, its engine, its executor, and what went wrong.
+"""One call of ``run`` with ``concurrency``: its reader, its dispatcher, its executor, and what went wrong.
 
 Threads: the caller's thread starts everything and waits in :meth:`BalancedRun.until_the_end`. Reader and executor have
 threads of their own.
@@ -14,20 +14,22 @@ from time import monotonic, sleep
 from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
-from zkconsumer.balance.engine import ENOUGH, Engine
+from zkconsumer.balance.dispatcher import ENOUGH, Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import ReadLimits
+from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_state import RunParts, run_problems, run_state
 from zkconsumer.balance.run_summary import RunEnd, RunSummary
+from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare
@@ -113,57 +115,56 @@ class BalancedRun:
         self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
-        self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
-        self.dead_letters.fatal = self._fatal
         self.reached_end = False
         """Whether the run ended because of ``until``."""
-        self.engine = Engine(
+        sizes = BatchSize()
+        self.executor: Executor = self._executor(handler, options, sizes)
+        self.dead_letters = DeadLetters(
+            member.consumer, member.group, options.dead_letter, failed=self._events.put, keeps_pointers=member.parks
+        )
+        self.dispatcher = Dispatcher(
             member.gate,
-            EngineRules(options.order, options.retry, options.failure_limit, member.parks),
+            RunRules(options.order, options.retry, options.failure_limit, member.parks),
             failed=self._events.put,
             dead_letters=self.dead_letters,
+            wake_executor=self.executor.wake,
+            sizes=sizes,
         )
-        self.engine.enough = max(ENOUGH, 2 * options.concurrency * options.batch)
-        delivery = member.delivery
-        self.reader = Reader(
-            member.consumer,
-            self.engine,
-            ReadLimits(member.window, member.budget, member.stores),
-            streams=lambda: [stream for _, _, stream in delivery.streams()],
-            positions=member.positions,
-            stream_of=delivery.stream_of,
-            wake_fetchers=member.wake_fetchers,
+        self.dispatcher.enough = max(ENOUGH, 2 * options.concurrency * options.batch)
+        lent = LentPartitions() if member.sharing is not None else None
+        self.reader = reader = self._reader(options, lent)
+        self.pointers = PointerReader(
+            member.consumer, lambda: reader.partitions, self.dispatcher, member.lookup, most=2 * options.concurrency
         )
-        if options.until is not None:
-            self.reader.limit = options.until.limit
-        self.engine.wake_reader = self.reader.wake
-        self.pointers = self._pointer_reader(options)
         self.sharing: Sharing | None = None
-        if member.sharing is not None:
+        if member.sharing is not None and lent is not None:
             share = AdvertisedShare(options.order.value, options.concurrency)
-            self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
-        self.executor: Executor = self._executor(handler, options)
-        self.engine.wake_executor = self.executor.wake
-        if isinstance(self.executor, ThreadExecutor):
-            self.reader.idle_calls.append(self.executor.reclaim)
+            self.sharing = Sharing(member.sharing, self.dispatcher, reader, lent, share)
 
-    def _pointer_reader(self, options: BalancedOptions) -> PointerReader:
-        member, reader = self._member, self.reader
-        most = 2 * options.concurrency
-        made = PointerReader(member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=most)
-        self.engine.pointer_settled = made.settled
-        reader.idle_calls.append(self.dead_letters.tend)
-        return made
+    def _reader(self, options: BalancedOptions, lending: Lending | None) -> Reader:
+        member, executor = self._member, self.executor
+        limits = ReadLimits(member.window, member.budget, member.stores)
+        if options.until is not None:
+            limits = limits._replace(end=options.until.limit)
+        idle = [self.dead_letters.tend]
+        if isinstance(executor, ThreadExecutor):
+            idle.append(executor.reclaim)
+        return Reader(
+            member.consumer,
+            self.dispatcher,
+            limits,
+            member.delivery,
+            member.positions,
+            member.wake_fetchers,
+            lending,
+            idle,
+        )
 
-    def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
+    def _executor(self, handler: Handler, options: BalancedOptions, sizes: BatchSize) -> Executor:
         if not isinstance(options.executor, str):
             return options.executor
         return ThreadExecutor(
-            handler,
-            options.concurrency,
-            batch=options.batch,
-            name=self._member.consumer,
-            sizes=self.engine.sizes,
+            handler, options.concurrency, batch=options.batch, name=self._member.consumer, sizes=sizes
         )
 
     # ---- the caller's thread
@@ -179,7 +180,7 @@ class BalancedRun:
             self.dead_letters.start()
             if self._member.parks:
                 self.pointers.start()
-            self.executor.start(self.engine)
+            self.executor.start(self.dispatcher)
             error = self._wait()
             self._end(error)
         except BaseException:
@@ -202,10 +203,10 @@ class BalancedRun:
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
                 self.reached_end = True
                 return None
-            engine = self.engine
+            dispatcher = self.dispatcher
             # a worker process may be on its way to a message
-            held_back = engine.busy or self.reader.unstored
-            if timeout is not None and not held_back and monotonic() - engine.active_at >= timeout:
+            held_back = dispatcher.busy or self.reader.unstored
+            if timeout is not None and not held_back and monotonic() - dispatcher.active_at >= timeout:
                 return self._nothing_came()
 
     def _nothing_came(self) -> ConsumerTimeoutException:
@@ -214,7 +215,7 @@ class BalancedRun:
 
     def _end(self, error: BaseException | None) -> None:
         """Stop everything, and wait until all handlers have returned, or somebody is in a hurry."""
-        self.engine.end()
+        self.dispatcher.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
             self._member.shut_down()
         while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
@@ -233,7 +234,7 @@ class BalancedRun:
         it out again.
         """
         while self.reached_end and not (self._hurried or self._member.closing()):
-            if not any(home.in_hand and not home.position.revoked for home in self.reader.partitions):
+            if not any(partition.in_hand and not partition.position.revoked for partition in self.reader.partitions):
                 return
             sleep(SLICE / 10)
 
@@ -255,14 +256,11 @@ class BalancedRun:
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
-        self.engine.end()
+        self.dispatcher.end()
         self._member.shut_down()
         self.executor.stop(Deadline(STOP_WITHIN))
         self._stop_reader()
         self._tell_of_late_handlers()
-
-    def _fatal(self, error: BaseException) -> None:
-        self.engine.abort(error)
 
     def _stop_reader(self) -> None:
         self.give_back()
@@ -293,14 +291,14 @@ class BalancedRun:
 
     def summary(self, ended: RunEnd) -> RunSummary:
         """Return what the run has done. Arguments: ``ended`` is the cause of its end."""
-        fates = self.engine.fates
+        failures = self.dispatcher.failures
         dead = self.dead_letters.delivered + self.pointers.lost
-        return RunSummary(self.engine.handled, fates.failed, fates.parking.parked, dead, ended)
+        return RunSummary(self.dispatcher.handled, failures.failed, failures.parking.parked, dead, ended)
 
     @property
     def _parts(self) -> RunParts:
-        limit = self._member.handler_timeout
-        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit, self.sharing)
+        executor, limit = self.executor, self._member.handler_timeout
+        return RunParts(self.dispatcher, self.reader, executor, self.pointers, self._concurrency, limit, self.sharing)
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
@@ -313,7 +311,7 @@ class BalancedRun:
 
     def left_to_parent(self) -> None:
         """Do nothing more in a forked process; see :mod:`zkconsumer.runtime.fork_guard`."""
-        self.engine.left_to_parent()
+        self.dispatcher.left_to_parent()
         leave = getattr(self.executor, "left_to_parent", None)  # of coroutines
         if leave is not None:
             leave()
@@ -324,7 +322,7 @@ class BalancedRun:
         Arguments: ``thread`` is its native identifier; ``finished``: the messages count as done, otherwise they come
         again.
         """
-        self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in self.in_hand_of(thread)])
+        self.dispatcher.settle([(work, DONE if finished else NOT_STARTED) for work in self.in_hand_of(thread)])
 
     def in_hand_of(self, thread: int) -> Sequence[Work]:
         """Return the messages of the handler that this thread (native identifier) runs.
@@ -339,4 +337,4 @@ class BalancedRun:
 
     def finish(self, works: Sequence[Work]) -> None:
         """Count these messages as done, unless their handlers have returned. Any thread."""
-        self.engine.settle([(work, DONE) for work in works])
+        self.dispatcher.settle([(work, DONE) for work in works])

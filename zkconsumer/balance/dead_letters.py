@@ -54,6 +54,7 @@ class _Waiting:
     work: ReadWork
     failure: Failure
     pointer: Pointer
+    ended: Callable[[ReadWork], None]
     failures: int = 0
     retry_at: float = 0.0
 
@@ -77,10 +78,9 @@ class DeadLetters:
     """The dead letters of one run.
 
     Arguments: ``name`` of the consumer; ``group`` is the ``group.id``; ``target`` is a checked ``dead_letter``
-    argument; ``keeps_pointers`` says whether the group can keep pointers; ``monotonic`` is the time of back-offs.
+    argument; ``failed`` gets an error of a function that ends the run (not an ``Exception``); ``keeps_pointers`` says
+    whether the group can keep pointers; ``monotonic`` is the time of back-offs.
 
-    * ``ended`` is called, from the thread here, for each work that waited, once it was delivered or its partition has
-      left; ``fatal`` with an exception of a function that ends the run (not an ``Exception``)
     * ``delivered``, ``failed``: numbers of dead letters that were delivered, and of tries that failed
     """
 
@@ -90,13 +90,13 @@ class DeadLetters:
         group: str,
         target: DeadLetterTarget,
         *,
+        failed: Callable[[BaseException], None] = lambda _: None,
         keeps_pointers: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ended: Callable[[ReadWork], None] = lambda _: None
-        self.fatal: Callable[[BaseException], None] = lambda _: None
         self.delivered = 0
         self.failed = 0
+        self._end_run = failed
         self._group = group
         self._target = target
         self._keeps_pointers = keeps_pointers
@@ -114,15 +114,16 @@ class DeadLetters:
         """Start the thread."""
         self._thread.start()
 
-    def bury(self, work: ReadWork, decision: RetryDecision, key: str = "") -> bool:
+    def bury(self, work: ReadWork, decision: RetryDecision, ended: Callable[[ReadWork], None], key: str = "") -> bool:
         """Make a message a dead letter.
 
         Returns True if that is done: its pointer is in the ledger. Otherwise the message waits, its partition's base
-        holds, and ``ended`` is called later. Arguments: ``key`` is its ``key_mark``, empty if order does not matter.
+        holds, and ``ended`` is called from the thread here, once it was delivered or its partition has left.
+        Arguments: ``key`` is its ``key_mark``, empty if order does not matter.
         """
         reason, attempts, first_ms = decision.reason, decision.attempts, decision.first_ms
         pointer = Pointer(work.offset, PointerKind.DEAD, attempts, 0, first_ms, key, reason)
-        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
+        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer, ended)
         trouble = self._point_at(waiting) if self._target is None else ""
         if self._target is None and not trouble:
             with self._lock:
@@ -134,21 +135,6 @@ class DeadLetters:
                 self._stop(waiting, trouble)
         self._wake.set()
         return False
-
-    def stopped(self, tp: TopicPartition) -> str:
-        """Return why no more messages of a partition may be handled, or an empty text."""
-        return self._stopped.get(tp, "")
-
-    @property
-    def troubles(self) -> dict[TopicPartition, str]:
-        """The partitions that are stopped, with the reasons (a copy)."""
-        with self._lock:
-            return dict(self._stopped)
-
-    @property
-    def waiting(self) -> int:
-        """Number of dead letters that are not delivered yet."""
-        return len(self._waiting)
 
     def tend(self) -> None:
         """Have the thread look if something waits: a partition may have left. It tries nothing before it is due."""
@@ -173,7 +159,7 @@ class DeadLetters:
             try:
                 pause = self.look()
             except BaseException as error:  # noqa: BLE001 (whatever it is ends the run, which says so)
-                self.fatal(error)
+                self._end_run(error)
                 return
             self._wake.wait(pause)
 
@@ -212,7 +198,7 @@ class DeadLetters:
         if tp not in self._stopped:
             log.error("%s %s", tp, text)
         self._stopped[tp] = text
-        one.work.home.stopped = text
+        one.work.partition.stopped = text
 
     def _remove(self, ended: Sequence[_Waiting]) -> None:
         """Take dead letters out that do not wait any more, and have their partitions go on."""
@@ -225,15 +211,15 @@ class DeadLetters:
             for tp in [tp for tp in self._stopped if tp not in still]:
                 self._go_on(tp, self._stopped.pop(tp), ended)
         for one in ended:
-            self.ended(one.work)
+            one.ended(one.work)
 
     @staticmethod
     def _go_on(tp: TopicPartition, text: str, ended: Sequence[_Waiting]) -> None:
         """Let the partition go on, unless it was stopped for another reason. The lock is held."""
         log.info("%s goes on: its dead letters are delivered", tp)
         for one in ended:
-            if one.work.home.position.tp == tp and one.work.home.stopped == text:
-                one.work.home.stopped = ""  # the reader's thread lets its messages begin again
+            if one.work.partition.position.tp == tp and one.work.partition.stopped == text:
+                one.work.partition.stopped = ""  # the reader's thread lets its messages begin again
 
     def _deliver(self, due: Sequence[_Waiting]) -> list[str]:
         """Try to deliver. Returns the error of each, empty for one that was delivered."""

@@ -1,6 +1,6 @@
-"""One stay at a partition, as the reader and the engine see it.
+"""One stay at a partition, as the reader and the dispatcher see it.
 
-Threads: the reader has the fields of reading; everything else is guarded by the engine's lock. Others may look.
+Threads: the reader has what is of reading; everything else is guarded by the dispatcher's lock. Others may look.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.balance.balanced_message import Answers, balanced_class
 from zkconsumer.balance.failure_limit import FailureCount
-from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
@@ -19,8 +20,8 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import KafkaStream, QueueBudget
-from zkconsumer.streams.chunk_reader import ChunkReader
-from zkconsumer.streams.stream_queue import Chunk, StreamQueue
+from zkconsumer.streams.stream_queue import Chunk
+from zkconsumer.zookeeper.lease import Lease
 
 HELD = 1 << 62
 """``held_until`` of a position while some of its messages are in hand."""
@@ -30,11 +31,21 @@ NO_LIMIT = 1 << 63
 
 
 class ReadLimits(NamedTuple):
-    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits."""
+    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits;
+    ``end`` returns the offset at which reading of a partition ends, see ``balance.until``.
+    """
 
     window: int
     budget: QueueBudget
     stores: bool = True
+    end: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
+
+
+class LoanSight(NamedTuple):
+    """The connection in which a loan was seen: the ``epoch`` that the session's ``lease`` had."""
+
+    lease: Lease
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,76 +57,164 @@ class Failing:
     reason: str
 
 
+class ReadProgress:
+    """How far a partition is read, and what waits to be read. The reader's thread writes it, others may look.
+
+    * ``at``: the offset at which reading goes on; ``limit``: the offset before which the run ends
+    * ``chunks`` are to be read, the first perhaps in part: ``batches`` are the rest of it, ``records`` of its ``batch``
+    * ``error``: what cannot be read
+    * ``attempts_to``: the offset before which messages may have failed in earlier runs, or elsewhere
+    * ``wants_room``: it goes on once no more than ``room_at`` messages are unfinished
+    * ``base``: that of the reader's last look; it is there since ``base_since`` (monotonic seconds)
+    * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
+    """
+
+    def __init__(self, at: int, limit: int) -> None:
+        self.at = at
+        self.limit = limit
+        self.chunks: deque[Chunk] = deque()
+        self.batches: Iterator[RecordBatch] | None = None
+        self.batch: RecordBatch | None = None
+        self.records: Iterator[Any] | None = None
+        self.error: ZkConsumerError | None = None
+        self.wants_room = False
+        self.room_at = self.attempts_to = 0
+        self.base = self.cut = -1
+        self.base_since = 0.0
+
+    def forget_chunks(self) -> None:
+        """Forget what waits to be read."""
+        self.chunks.clear()
+        self.batches = self.batch = self.records = None
+
+
+class SharedSlots:
+    """The slots of a partition that come and go between members. The dispatcher's lock guards them.
+
+    * ``leaving``: the slots that go, or are elsewhere; ``refused``: those that go back to the owner because a message
+      fails
+    * ``hand``: the works in hand
+    * ``lender``: the owner of a partition that is not ours; ``loan``: the connection in which the loan was seen last,
+      None if it was not yet
+    """
+
+    def __init__(self, leaving: int = NO_SLOTS) -> None:
+        self.leaving = leaving
+        self.refused = NO_SLOTS
+        self.hand: dict[Any, None] = {}
+        self.lender = ""
+        self.loan: LoanSight | None = None
+        self._gaps = NO_SLOTS  # slots with a key whose earlier message was given back before later ones
+        self._leavers: list[tuple[int, Callable[[], None]]] = []  # wait until nothing of their slots is in hand
+
+    @property
+    def in_hand(self) -> int:
+        """The slots of the messages that handlers have. Any thread."""
+        found = NO_SLOTS
+        for work in self.hand.copy():
+            found |= 1 << work.slot
+        return found & ALL_SLOTS
+
+    def leave(self, slots: int, empty: Callable[[], None]) -> None:
+        """Begin no more messages of these slots; ``empty`` is to be called once none is in hand."""
+        self.leaving |= slots
+        self._leavers.append((slots, empty))
+
+    def empty(self) -> list[Callable[[], None]]:
+        """Return what is to be called now, because nothing of its slots is in hand any more."""
+        if not self._leavers:
+            return []
+        in_hand = self.in_hand
+        empty = [leaver for leaver in self._leavers if not leaver[0] & in_hand]
+        self._leavers = [leaver for leaver in self._leavers if leaver not in empty]
+        return [tell for _, tell in empty]
+
+    def note_gap(self, work: Any) -> None:
+        """Note if a message is forgotten before a later one of its lane, which is in hand."""
+        lane = work.lane
+        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in self.hand):
+            self._gaps |= 1 << work.slot
+
+    def take_on(self, slots: int) -> None:
+        """Begin messages of these slots."""
+        self.leaving &= ~slots
+        self._gaps &= ~slots
+
+    def reopen(self, slots: int) -> tuple[int, set[int]]:
+        """Begin messages of these slots again; see ``Dispatcher.reopen``."""
+        slots &= ~(self._gaps & self.in_hand)
+        self.take_on(slots)
+        return slots, {work.offset for work in self.hand if slots >> work.slot & 1}
+
+
 class OpenPartition:
     """One stay at a partition.
 
-    * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
-    * ``messages``: the class of its messages
-    * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
-    * ``limit``: the offset before which the run ends
-    * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
+    * ``position``, ``ledger``, ``stream``: what the messages belong to, and the stream that their chunks come through
+    * ``messages``: the class of its messages; ``answers`` takes outcomes that the application tells elsewhere
+    * ``own``: whether the member owns the partition; otherwise it handles some slots of it
+    * ``slots``: the slots of a partition that is shared; None for one that is not
     * ``in_hand``: number of messages that executors have
     * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
-    * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
-    * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
-    * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
-    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
-      ``gaps`` those of them with a key whose earlier message was given back before later ones, ``refused`` those that
-      go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand;
-      ``may_start`` is asked before each handler, and returns at once
     """
-
-    lender = ""
-    held_base = cut = -1
-    held_since = 0.0
 
     def __init__(
         self,
         position: PartitionPosition,
         ledger: MessageLedger,
-        queue: StreamQueue,
-        reader: ChunkReader,
-        messages: Any,
+        stream: KafkaStream[Any, Any],
+        answers: Answers,
         *,
+        limit: int = NO_LIMIT,
+        slots: SharedSlots | None = None,
         own: bool = True,
     ) -> None:
         self.position = position
         self.ledger = ledger
-        self.queue = queue
-        self.reader = reader
-        self.messages = messages
-        self.own, self.shared = own, not own
-        self.at = position.consumed or 0
-        self.limit = NO_LIMIT
-        self.chunks: deque[Chunk] = deque()
-        self.batches: Iterator[RecordBatch] | None = None
-        self.batch: RecordBatch | None = None
-        self.records: Iterator[Any] | None = None
-        self.error: ZkConsumerError | None = None
+        self.stream = stream
+        self.messages = balanced_class(stream.message_class)
+        self.answers = answers
+        self.reading = ReadProgress(position.consumed or 0, limit)
+        self.slots = slots
+        self.own = own
         self.in_hand = 0
         self.stopped = self.full_because = ""
         self.retry_at = 0.0
-        self.wants_room = False
-        self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: dict[Chunk, None] = {}  # a dict keeps its order
         self.outcomes = FailureCount()
-        self.may_start: Callable[[Any], bool] = lambda _: True
-        self.leaving = self.gaps = self.refused = NO_SLOTS
-        self.leavers: list[tuple[int, Callable[[], None]]] = []
-        self.hand: dict[Any, None] = {}
-        self.answers: Any = None
+
+    def may_begin(self, slot: int) -> bool:
+        """Return whether a message of a slot may begin, for all that is known of loans. Any thread.
+
+        The loan is looked at last: a worker may have looked at everything else before the session and the loan ended.
+        For the same reason each stay has its own. Otherwise what is current of the next loan would count for that
+        worker.
+        """
+        slots = self.slots
+        if slots is None:
+            return True
+        if slots.leaving >> slot & 1:
+            return False
+        loan = slots.loan
+        return self.own or (loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch)
+
+    @property
+    def shared(self) -> SharedSlots:
+        """The slots of a partition that is shared."""
+        assert self.slots is not None
+        return self.slots
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the chunks that wait to be read, or whose messages are not all finished."""
-        waiting = sum(len(chunk.records) for chunk in list(self.chunks))
+        waiting = sum(len(chunk.records) for chunk in list(self.reading.chunks))
         return waiting + sum(chunk.in_use for chunk in list(self.held_chunks))
 
     def add(self, chunk: Chunk) -> None:
@@ -126,52 +225,43 @@ class OpenPartition:
             # compares nothing: what was finished meanwhile lies behind the first end.
             position.log_end_compared = True
             self.ledger.forget_from(position.cursor.first_log_end)
-        self.chunks.append(chunk)
+        self.reading.chunks.append(chunk)
 
     def note_pointers(self) -> None:
         """Note which keys have parked messages, and to which offset messages may have failed before."""
         for pointer in self.ledger.pointers.values():
-            if pointer.key and pointer.fate is PointerKind.PARKED:
+            if pointer.key and pointer.kind is PointerKind.PARKED:
                 self.parked.add(pointer.key)
         note = self.position.known_note
         if note is not None and note.attempts:
-            self.attempts_to = max(note.attempts) + 1
-
-    def forget_chunks(self) -> None:
-        """Forget what waits to be read."""
-        self.chunks.clear()
-        self.batches = self.batch = self.records = None
+            self.reading.attempts_to = max(note.attempts) + 1
 
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.pop(chunk, None)
         if not self.position.revoked:
-            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+            self.stream.chunk_reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
-        return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
+        return f"<OpenPartition {self.position.tp} at {self.reading.at}, {self.in_hand} in hand>"
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """A partition of another member, of which this one handles some slots.
+class Lending(Protocol):
+    """The partitions of ours whose slots may be lent, as the reader sees them. Returns at once."""
 
-    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots.
-    """
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan."""
 
-    position: PartitionPosition
-    ledger: MessageLedger
-    stream: KafkaStream[Any, Any]
+    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+        """Make the ledger of a partition whose slots may be lent; return None until it is known what is lent."""
 
 
-def begin_lending(
-    position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
-) -> bool:
+def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool) -> bool:
     """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
 
     A ledger that is there already is an earlier run's, whose loans are all back. What is finished in it stays so.
 
-    Arguments: ``lends`` makes it; ``jumps``: the partition goes on at another place of its log.
+    Arguments: ``lending`` makes it; ``jumps``: the partition goes on at another place of its log.
     """
     former = position.ledger
     if former is not None:
@@ -180,7 +270,7 @@ def begin_lending(
         position.ledger = position.known_note = former = None
     elif former is not None:
         position.known_note = former.point(pointers=False).note
-    made = lends(position)
+    made = lending.ledger_of(position)
     position.full = made is None
     if made is None:
         return False
@@ -197,14 +287,14 @@ MOST_UNSTORED = 100
 """Results of one partition that may wait for ever: so few are repeated soon."""
 
 
-def unstored(homes: Iterable[OpenPartition], now: float) -> Mapping[TopicPartition, float]:
+def unstored(partitions: Iterable[OpenPartition], now: float) -> Mapping[TopicPartition, float]:
     """Return the partitions not to read on until their results are stored, with the seconds that these have waited.
 
     Otherwise handlers on a busy machine would run ahead of the commits, and a crash would repeat all of it.
     """
-    waiting = {home: now - home.ledger.unnoted_since(now) for home in homes}
+    waiting = {partition: now - partition.ledger.unnoted_since(now) for partition in partitions}
     return {
-        home.position.tp: seconds
-        for home, seconds in waiting.items()
-        if seconds > UNSTORED and home.ledger.unnoted > MOST_UNSTORED
+        partition.position.tp: seconds
+        for partition, seconds in waiting.items()
+        if seconds > UNSTORED and partition.ledger.unnoted > MOST_UNSTORED
     }

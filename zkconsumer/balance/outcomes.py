@@ -1,4 +1,4 @@
-"""The outcomes of a message: those that a handler may name, and those of the engine. Pure; any thread."""
+"""The outcomes of a message: those that a handler may name, and those of the dispatcher. Pure; any thread."""
 
 from __future__ import annotations
 

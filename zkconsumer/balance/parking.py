@@ -1,6 +1,6 @@
 """Parks messages, and what must not overtake them: with ``order=key`` the later messages of the same key.
 
-Threads: the engine calls it, with its lock held. Nothing here waits.
+Threads: the dispatcher calls it, with its lock held. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic, time
 
-from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import RetryDecision
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, key_mark
 
 ROOM_AGAIN = MOST_POINTERS * 3 // 4
@@ -22,8 +22,8 @@ NO_ROOM = "no more messages can be parked: {} pointers are there already"
 class Parking:
     """The parked messages of one run, as its lanes see them."""
 
-    def __init__(self, lanes: Lanes, order: Order) -> None:
-        self._lanes = lanes
+    def __init__(self, waiting: WaitingMessages, order: Order) -> None:
+        self._waiting = waiting
         self._by_key = order is Order.KEY
         self.parked = 0
         """Messages that were parked, also behind others of their key."""
@@ -38,7 +38,7 @@ class Parking:
         If only the message itself has room, its successors wait in their lane, and nothing more of the partition is
         read. Returns the parked successors; None if there was no room at all.
         """
-        home, mark = work.home, self.mark(work)
+        partition, mark = work.partition, self.mark(work)
         pointer = Pointer(
             work.offset,
             PointerKind.PARKED,
@@ -48,42 +48,42 @@ class Parking:
             mark,
             decision.reason or work.failure,
         )
-        behind = self._lanes.waiting_behind(work) if mark else []
-        if not home.ledger.point_at([pointer, *map(self._pointer, behind)]):
+        behind = self._waiting.waiting_behind(work) if mark else []
+        if not partition.ledger.point_at([pointer, *map(self._pointer, behind)]):
             behind = []
-            self._full(home)
-            if not home.ledger.point_at([pointer]):
+            self._full(partition)
+            if not partition.ledger.point_at([pointer]):
                 return None
         if mark:
-            home.parked.add(mark)
-            self._lanes.block(work, behind)
-            self._lanes.lose_pointers(work)
+            partition.parked.add(mark)
+            self._waiting.block(work, behind)
+            self._waiting.lose_pointers(work)
         for one in behind:
             self._leave(one)
             one.part.passed(1)
         self.parked += len(behind) + (not work.pointer)
         return behind
 
-    def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
+    def behind_parked(self, partition: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
         """Park messages that were just read, and whose key has parked ones.
 
         Returns those that are not parked. Where there is no room they wait in their lane, and so do later ones of their
         key: a parked message is handled before those that wait.
         """
-        if not home.parked or not self._by_key:
+        if not partition.parked or not self._by_key:
             return works
-        tp = home.position.tp
+        tp = partition.position.tp
         goes: dict[bytes, bool] = {}
         rest: list[ReadWork] = []
         behind: list[ReadWork] = []
         for work in works:
             key = work.key
             if key is not None and key not in goes:
-                goes[key] = key_mark(key) in home.parked and not self._lanes.waits(tp, key)
+                goes[key] = key_mark(key) in partition.parked and not self._waiting.waits(tp, key)
             (behind if key is not None and goes[key] else rest).append(work)
-        if behind and not self._parked(home, behind):
+        if behind and not self._parked(partition, behind):
             for one in behind:
-                self._lanes.block_key(tp, one.key or b"")
+                self._waiting.block_key(tp, one.key or b"")
             return works
         return rest if behind else works
 
@@ -92,32 +92,32 @@ class Parking:
 
         Returns those that are not parked. Otherwise they would stand in the lane before later ones that are parked.
         """
-        if not self._by_key or not any(work.part.home.parked for work in works):
+        if not self._by_key or not any(work.part.partition.parked for work in works):
             return works
         rest = []
         for work in works:
-            home = work.part.home
-            behind = not work.pointer and self.mark(work) in home.parked and not home.position.revoked
-            if not behind or not self._parked(home, [work]):
+            partition = work.part.partition
+            behind = not work.pointer and self.mark(work) in partition.parked and not partition.position.revoked
+            if not behind or not self._parked(partition, [work]):
                 rest.append(work)
         return rest
 
-    def _parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> bool:
+    def _parked(self, partition: OpenPartition, works: Sequence[ReadWork]) -> bool:
         """Park messages behind earlier ones of their keys. Returns whether there was room."""
-        if not home.ledger.point_at([self._pointer(one) for one in works]):
-            self._full(home)
+        if not partition.ledger.point_at([self._pointer(one) for one in works]):
+            self._full(partition)
             return False
         self.parked += len(works)
         for one in works:
             self._leave(one)
-            self._lanes.lose_pointers(one)
+            self._waiting.lose_pointers(one)
         return True
 
     @staticmethod
     def _leave(work: ReadWork) -> None:
         """End a work that is parked behind others."""
         work.open = False
-        work.part.home.failing.pop(work.offset, None)
+        work.part.partition.failing.pop(work.offset, None)
 
     def _pointer(self, work: ReadWork) -> Pointer:
         """Return the pointer of a message that is parked behind others. It may have failed before."""
@@ -127,23 +127,23 @@ class Parking:
             work.offset, PointerKind.PARKED, work.attempts, due_ms, work.first_ms, self.mark(work), work.failure
         )
 
-    def refresh(self, home: OpenPartition) -> None:
+    def refresh(self, partition: OpenPartition) -> None:
         """Take the keys with parked messages from the ledger, and let the other keys go on.
 
         A message of a pointer may have ended, and an operator may have dropped or replayed some.
         """
         lowest: dict[str, int] = {}
         parked = 0
-        for one in home.ledger.pointers.values():
-            if one.fate is PointerKind.PARKED:
+        for one in partition.ledger.pointers.values():
+            if one.kind is PointerKind.PARKED:
                 parked += 1
                 if one.key:
                     lowest[one.key] = min(one.offset, lowest.get(one.key, one.offset))
-        home.parked = set(lowest)
+        partition.parked = set(lowest)
         if parked <= ROOM_AGAIN:
-            home.full_because = ""
-        self._lanes.unblock(home, lowest)
+            partition.full_because = ""
+        self._waiting.unblock(partition, lowest)
 
     @staticmethod
-    def _full(home: OpenPartition) -> None:
-        home.full_because = NO_ROOM.format(len(home.ledger.pointers))
+    def _full(partition: OpenPartition) -> None:
+        partition.full_because = NO_ROOM.format(len(partition.ledger.pointers))

@@ -1,7 +1,6 @@
-"""Brings parked messages back when they are due: reads each from the broker and hands it to the engine.
+"""Brings parked messages back when they are due: reads each from the broker and hands it to the dispatcher.
 
-Threads: one thread of its own, ``<consumer>-parked``. Any thread may call :meth:`PointerReader.wake`,
-:meth:`PointerReader.settled` and read the fields for monitoring. A lock guards what is in hand; nothing waits under it.
+Threads: one thread of its own, ``<consumer>-parked``. Any thread may read the fields for monitoring.
 
 Retention may have deleted the message, or somebody has made the topic anew. Then its pointer becomes a dead one, so
 that the loss stays visible.
@@ -11,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Thread
 from typing import Any, Protocol
 
-from zkconsumer.balance.due_pointers import due_pointers
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
@@ -27,7 +26,6 @@ from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +44,23 @@ BELIEVED_AFTER = 60.0
 
 
 class PointerSink(Protocol):
-    """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
+    """The dispatcher, as the reader of parked messages sees it. Any thread; no call waits."""
+
+    @property
+    def pointer_works(self) -> PointerWorks:
+        """The messages of pointers in hand."""
 
     def add_pointer_work(self, work: Work) -> bool:
         """Take the message of a pointer, ahead of later ones of its key; False if its stay has ended.
 
-        The ``message`` of the work is the record.
-        :meth:`PointerReader.settled` is called once for each work that was taken.
+        The ``message`` of the work is the record. ``pointer_works`` are told once of each work that was taken, when it
+        is settled.
         """
 
-    def refresh_parked(self, home: OpenPartition) -> None:
+    def refresh_parked(self, partition: OpenPartition) -> None:
         """Look again at which keys have parked messages."""
 
-    def return_pointer_works(self, home: OpenPartition) -> None:
+    def return_pointer_works(self, partition: OpenPartition) -> None:
         """Give back the messages of pointers of a partition that have not begun."""
 
 
@@ -78,9 +80,9 @@ class MessageReader(Protocol):
 
 
 class PointerReader:
-    """Hands parked messages to the engine when they are due.
+    """Hands parked messages to the dispatcher when they are due.
 
-    Arguments: ``name`` of the consumer; ``homes`` returns the partitions that are read; ``sink`` is the engine;
+    Arguments: ``name`` of the consumer; ``partitions`` returns those that are read; ``sink`` is the dispatcher;
     ``lookup`` reads messages; ``most`` messages of pointers are in hand at the same time; ``now_ms`` is the time in
     milliseconds since 1970, ``monotonic`` that of deadlines.
 
@@ -92,7 +94,7 @@ class PointerReader:
     def __init__(
         self,
         name: str,
-        homes: Callable[[], Iterable[OpenPartition]],
+        partitions: Callable[[], Iterable[OpenPartition]],
         sink: PointerSink,
         lookup: MessageReader,
         most: int = AT_ONCE,
@@ -102,18 +104,16 @@ class PointerReader:
         self.lost = 0
         self.trouble: dict[TopicPartition, str] = {}
         self.retention = RetentionWatch(lookup)
-        self._homes = homes
+        self._partitions = partitions
         self._sink = sink
         self._lookup = lookup
         self._most = most
         self._now_ms = now_ms
         self._monotonic = monotonic
-        self._lock = InterruptibleLock()
-        self._in_hand: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
+        self._works = sink.pointer_works
         self._standing: set[MessageLedger] = set()
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}
-        self._wake = WakeFlag()
         self._ending = False
         self._thread = Thread(target=self._run, name=f"{name}-parked", daemon=True)
 
@@ -123,28 +123,11 @@ class PointerReader:
         """Start the thread."""
         self._thread.start()
 
-    def wake(self) -> None:
-        """Have the pointers looked at now: one was parked, or there is room again."""
-        self._wake.set()
-
-    def settled(self, work: Work) -> None:
-        """Note that the engine has this message no more, whatever its outcome."""
-        self._forget(work)
-        self._wake.set()
-
-    def _forget(self, work: Work) -> None:
-        with self._lock:
-            offsets = self._in_hand.get(work.ledger)
-            if offsets is not None:
-                offsets.pop(work.offset, None)
-                if not offsets:
-                    del self._in_hand[work.ledger]
-
     def close(self, deadline: Deadline) -> bool:
         """End. Returns whether the thread has ended by the deadline."""
         self._ending = True
         self._lookup.close()
-        self._wake.set()
+        self._works.flag.set()
         if self._thread.is_alive():
             self._thread.join(deadline.bounded(READ_WITHIN))
         return not self._thread.is_alive()
@@ -155,62 +138,50 @@ class PointerReader:
         while not self._ending:
             try:
                 pause = self.look()
-                self.retention.look(list(self._homes()), self._now_ms())
+                self.retention.look(list(self._partitions()), self._now_ms())
             except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
                 log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
                 pause = LONGEST_BACKOFF
-            self._wake.wait(pause)
+            self._works.flag.wait(pause)
 
     def look(self) -> float:
         """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
         pause = LONGEST_PAUSE
         owned = set()
-        homes = list(self._homes())
+        partitions = list(self._partitions())
         # Messages of a partition that stands still take no room. Otherwise those of other partitions would starve.
-        self._standing = {home.ledger for home in homes if home.stopped or home.position.halted}
-        for home in homes:
-            position = home.position
-            if self._ending or position.revoked or not home.own:
+        self._standing = {one.ledger for one in partitions if one.stopped or one.position.halted}
+        for partition in partitions:
+            position = partition.position
+            if self._ending or position.revoked or not partition.own:
                 continue
             owned.add(position.tp)
-            pointers = home.ledger.pointers
-            if pointers or home.parked or home.full_because:
-                self._sink.refresh_parked(home)
-            if home.ledger in self._standing:
-                self._return(home)
+            pointers = partition.ledger.pointers
+            if pointers or partition.parked or partition.full_because:
+                self._sink.refresh_parked(partition)
+            if partition.ledger in self._standing:
+                # Otherwise each partition that stands still would have as many messages in memory as all may have
+                # together. They are read again when it goes on.
+                if self._works.offsets(partition.ledger):
+                    self._sink.return_pointer_works(partition)
             else:
-                pause = min(pause, self._look_at(home, pointers))
+                pause = min(pause, self._look_at(partition, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
                 del known[tp]
         self._doubtful = {place: since for place, since in self._doubtful.items() if place[0] in owned}
-        with self._lock:
-            self._in_hand = {ledger: had for ledger, had in self._in_hand.items() if not ledger.position.revoked}
+        self._works.forget_ended()
         return pause
-
-    def _return(self, home: OpenPartition) -> None:
-        """Have the engine give back what has not begun of a partition. It is read again when the partition goes on.
-
-        Otherwise each partition that stands still would have as many messages in memory as all may have together.
-        """
-        with self._lock:
-            some = home.ledger in self._in_hand
-        if some:
-            self._sink.return_pointer_works(home)
 
     def _room(self) -> tuple[int, int]:
         """Return how many more messages, and how many bytes of them, may be in hand."""
-        with self._lock:
-            moving = [had for ledger, had in self._in_hand.items() if ledger not in self._standing]
-            sizes = [size for had in moving for size in had.values()]
+        sizes = self._works.sizes(self._standing)
         return min(self._most - len(sizes), AT_ONCE), MOST_BYTES - sum(sizes)
 
-    def _look_at(self, home: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
+    def _look_at(self, partition: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
         """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
-        tp, now_ms = home.position.tp, self._now_ms()
-        with self._lock:
-            in_hand = frozenset(self._in_hand.get(home.ledger, ()))
-        due, next_ms = due_pointers(pointers.values(), in_hand, now_ms)
+        tp, now_ms = partition.position.tp, self._now_ms()
+        due, next_ms = due_pointers(pointers.values(), self._works.offsets(partition.ledger), now_ms)
         pause = LONGEST_PAUSE if next_ms is None else max(0.0, (next_ms - now_ms) / 1000)
         if not due:
             self._worked(tp)
@@ -223,7 +194,7 @@ class PointerReader:
         if most <= 0 or size <= 0:
             return pause  # this thread is woken when a message is settled
         try:
-            trouble = self._hand_out(home, due[:most], size)
+            trouble = self._hand_out(partition, due[:most], size)
         except BrokerError as error:
             trouble = str(error)
         if not trouble:
@@ -240,9 +211,9 @@ class PointerReader:
         self.trouble.pop(tp, None)
         self._failures.pop(tp, None)
 
-    def _hand_out(self, home: OpenPartition, due: Sequence[Pointer], size: int) -> str:
+    def _hand_out(self, partition: OpenPartition, due: Sequence[Pointer], size: int) -> str:
         """Read and hand out. Returns why some have to wait, or an empty text. Raises BrokerError."""
-        position, ledger, tp = home.position, home.ledger, home.position.tp
+        position, ledger, tp = partition.position, partition.ledger, partition.position.tp
         found = self._lookup.read(tp, [p.offset for p in due], Deadline(READ_WITHIN), size)
         present = ledger.pointers
         trouble = ""
@@ -250,10 +221,10 @@ class PointerReader:
             one, now = found.get(pointer.offset), present.get(pointer.offset)
             if position.revoked or self._ending:
                 return ""
-            if now is None or now.fate is not PointerKind.PARKED:
+            if now is None or now.kind is not PointerKind.PARKED:
                 continue  # an operator dropped it in the meantime
             if one is None:
-                self._wake.set()  # the limit of bytes: it comes with the next look
+                self._works.flag.set()  # the limit of bytes: it comes with the next look
                 continue
             problem = one.problem
             other = not problem and not now.is_of(one.record.key)
@@ -261,22 +232,21 @@ class PointerReader:
                 problem = "a message of another key has its offset, so the topic was made anew"
             if not problem:
                 self._doubtful.pop((tp, pointer.offset), None)
-                self._add(home, now, one.record)
+                self._add(partition, now, one.record)
             elif one.certain or self._believed(tp, pointer.offset):
                 trouble = self._bury(tp, ledger, now, problem, lost=one.gone or other) or trouble
             else:
                 trouble = f"offset {pointer.offset}: {problem}"
         return trouble
 
-    def _add(self, home: OpenPartition, pointer: Pointer, record: Any) -> None:
-        work = Work(record, pointer.offset, home.ledger, None)
+    def _add(self, partition: OpenPartition, pointer: Pointer, record: Any) -> None:
+        work = Work(record, pointer.offset, partition.ledger, None)
         work.attempts, work.first_ms, work.failure = pointer.attempts, pointer.first_ms, pointer.reason
         work.pointer = True
         size = len(record.key or b"") + len(record.value or b"")
-        with self._lock:
-            self._in_hand.setdefault(home.ledger, {})[pointer.offset] = size  # before: it may be settled at once
+        self._works.add(work, size)  # before: it may be settled at once
         if not self._sink.add_pointer_work(work):
-            self._forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
+            self._works.forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
 
     def _believed(self, tp: TopicPartition, offset: int) -> bool:
         since = self._doubtful.setdefault((tp, offset), self._monotonic())
@@ -287,9 +257,33 @@ class PointerReader:
         reason = f"{LOST}: {problem}" if lost else problem
         if lost:
             ledger.lose(pointer, problem, self._now_ms())
-        elif not ledger.point_at([replace(pointer, fate=PointerKind.DEAD, due_ms=0, reason=reason)]):
+        elif not ledger.point_at([replace(pointer, kind=PointerKind.DEAD, due_ms=0, reason=reason)]):
             return f"offset {pointer.offset} is {reason}, and there is no room for more dead letters"
         self._doubtful.pop((tp, pointer.offset), None)
         self.lost += 1
         log.error("%s: the parked message at offset %d is lost: %s", tp, pointer.offset, reason)
         return ""
+
+
+def due_pointers(pointers: Iterable[Pointer], in_hand: Container[int], now_ms: int) -> tuple[list[Pointer], int | None]:
+    """Return the parked pointers of one partition whose messages may be handed out now, and when the next one is due.
+
+    Only the first parked message of a key is handed out. Otherwise a later one could overtake it, if it fails again.
+    Dead letters hold up nothing. Arguments: ``in_hand`` are offsets that the dispatcher has; ``now_ms`` is the time in
+    milliseconds since 1970.
+    """
+    due: list[Pointer] = []
+    next_ms: int | None = None
+    keys: set[str] = set()
+    for pointer in sorted((p for p in pointers if p.kind is PointerKind.PARKED), key=lambda p: p.offset):
+        if pointer.key:
+            if pointer.key in keys:
+                continue
+            keys.add(pointer.key)
+        if pointer.offset in in_hand:
+            continue
+        if pointer.due_ms <= now_ms:
+            due.append(pointer)
+        else:
+            next_ms = pointer.due_ms if next_ms is None else min(next_ms, pointer.due_ms)
+    return due, next_ms

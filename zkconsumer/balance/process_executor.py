@@ -21,7 +21,6 @@ from threading import BoundedSemaphore, Event, Thread
 from time import monotonic
 from weakref import WeakSet
 
-from zkconsumer.balance.crash_suspects import CrashSuspects, Place
 from zkconsumer.balance.handler_check import (
     Handler,
     check_not_in_worker,
@@ -41,7 +40,7 @@ from zkconsumer.balance.worker_process import (
     WorkerSetup,
     received_error,
 )
-from zkconsumer.balance.worker_trip import WorkerTrip
+from zkconsumer.balance.worker_trip import CrashSuspects, Place, WorkerTrip
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock

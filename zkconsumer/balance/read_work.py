@@ -1,4 +1,4 @@
-"""The works of the engine's own making. Little is stored of each, because one is made for every message."""
+"""The works of the dispatcher's own making. Little is stored of each, because one is made for every message."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from zkconsumer.streams.stream_queue import Chunk
 class ReadPart:
     """The common data of messages that were read together.
 
-    Their stay ``home``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
+    Their stay ``partition``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
     """
 
-    __slots__ = ("chunk", "home", "serial")
+    __slots__ = ("chunk", "partition", "serial")
 
-    def __init__(self, home: OpenPartition, chunk: Chunk | None, serial: int) -> None:
-        self.home = home
+    def __init__(self, partition: OpenPartition, chunk: Chunk | None, serial: int) -> None:
+        self.partition = partition
         self.chunk = chunk
         self.serial = serial
 
     def passed(self, count: int) -> None:
-        """Count so many messages as unfinished ones of their chunk no more. The caller holds the engine's lock."""
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the dispatcher's lock."""
         chunk = self.chunk
         if chunk is not None and count:
             chunk.unfinished -= count
             if not chunk.unfinished:
-                self.home.chunk_finished(chunk)
+                self.partition.chunk_finished(chunk)
 
 
 @final
@@ -58,18 +58,18 @@ class ReadWork(Work):
     @property
     def message(self) -> Any:
         """A message for the handler, made anew each time: kept, it and the work would refer to each other."""
-        record, home = self.record, self.part.home
-        return home.messages(record, home.position.tp, self)
+        record, partition = self.record, self.part.partition
+        return partition.messages(record, partition.position.tp, self)
 
     @property
-    def home(self) -> OpenPartition:
+    def partition(self) -> OpenPartition:
         """The stay at the partition."""
-        return self.part.home
+        return self.part.partition
 
     @property
     def ledger(self) -> MessageLedger:  # type: ignore[override]
         """The ledger of the stay."""
-        return self.part.home.ledger
+        return self.part.partition.ledger
 
     @property
     def chunk(self) -> Chunk | None:  # type: ignore[override]

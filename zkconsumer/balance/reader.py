@@ -1,4 +1,4 @@
-"""Reads the chunks of all streams, and gives their messages to the engine.
+"""Reads the chunks of all streams, and gives their messages to the dispatcher.
 
 It takes each chunk at once, so that a partition that is not read on holds up no other. A partition is read on while it
 has fewer unfinished messages than the window (``unfinished.max.offsets``) and holds no more than its share of the byte
@@ -18,11 +18,17 @@ from threading import Thread
 from time import monotonic, time_ns
 from typing import Any
 
-from zkconsumer.balance.balanced_message import balanced_class
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, ReadLimits, begin_lending, unstored
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.open_partition import (
+    Lending,
+    OpenPartition,
+    ReadLimits,
+    SharedSlots,
+    begin_lending,
+    unstored,
+)
 from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
@@ -30,8 +36,9 @@ from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.streams.stream_queue import Chunk
 
 log = logging.getLogger(__name__)
@@ -51,45 +58,39 @@ RANGE = 100
 class Reader:
     """Reads all streams of a member.
 
-    Arguments: ``streams`` and ``positions`` return those of the member now; ``wake_fetchers`` is called when a
-    partition has room again.
+    Arguments: ``positions`` returns those of the member now; ``wake_fetchers`` is called when a partition has room
+    again; ``lending`` makes the ledgers of partitions whose slots may be lent (None: no slots are lent);
+    ``idle_calls`` are made at each look, on the reader's thread, and must return at once.
     """
 
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        dispatcher: Dispatcher,
         limits: ReadLimits,
-        *,
-        streams: Callable[[], Sequence[KafkaStream[Any, Any]]],
+        delivery: StreamDelivery,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]],
-        stream_of: Callable[[PartitionPosition], KafkaStream[Any, Any]],
         wake_fetchers: Callable[[], None],
+        lending: Lending | None = None,
+        idle_calls: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._engine = engine
-        self._order = engine.rules.order
+        self._dispatcher = dispatcher
+        self._order = dispatcher.rules.order
         self._limits = limits
-        self._streams = streams
+        self._delivery = delivery
         self._positions = positions
-        self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
-        self._homes: dict[TopicPartition, OpenPartition] = {}
-        self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
-        """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
-        self.shares: Callable[[PartitionPosition], bool] = lambda _: True
+        self._lending = lending
+        self._idle_calls = idle_calls
+        self._own: dict[TopicPartition, OpenPartition] = {}
         self.unstored: Mapping[TopicPartition, float] = {}
         """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
-        self._borrowed: dict[PartitionPosition, Borrowed] = {}
-        self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
+        self._borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._flag = WakeFlag()
+        self._flag = dispatcher.reader_flag
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
-        self.limit: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
-        """Returns the offset at which reading of a partition ends; see ``balance.until``."""
-        self.idle_calls: list[Callable[[], None]] = []
-        """Called at each look, on this thread; they must return at once."""
         self.thread = Thread(target=self._run, name=f"{name}-reader", daemon=True)
 
     # ---- any thread
@@ -97,12 +98,12 @@ class Reader:
     @property
     def partitions(self) -> Sequence[OpenPartition]:
         """The partitions that are read, also those of other members (a copy)."""
-        return [*list(self._homes.values()), *list(self._of_borrowed.values())]
+        return [*list(self._own.values()), *list(self._borrowed.values())]
 
     @property
     def held_bytes(self) -> int:
         """Bytes of all chunks that wait to be read, or whose messages are not all finished."""
-        return sum(home.held_bytes for home in self.partitions)
+        return sum(partition.held_bytes for partition in self.partitions)
 
     def start(self) -> None:
         """Start the thread."""
@@ -113,37 +114,27 @@ class Reader:
         """Look again: there is room, or something changed."""
         self._flag.set()
 
-    def borrow(self, borrowed: Borrowed) -> OpenPartition:
-        """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
-        position, stream = borrowed.position, borrowed.stream
-        home = OpenPartition(
-            position,
-            borrowed.ledger,
-            stream.queue,
-            stream.chunk_reader,
-            balanced_class(stream.message_class),
-            own=False,
-        )
-        home.answers = self._engine
-        home.at, home.limit = position.consumed or 0, self.limit(position.tp)
-        home.may_start = lambda _: False  # until the loan is known to be current
-        self._borrowed[position] = borrowed
-        self._of_borrowed[position] = home
-        self._engine.open(home)
-        return home
+    def borrow(
+        self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
+    ) -> OpenPartition:
+        """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
+        limit, slots = self._limits.end(position.tp), SharedSlots()
+        partition = OpenPartition(position, ledger, stream, self._dispatcher, limit=limit, slots=slots, own=False)
+        self._borrowed[position] = partition
+        self._dispatcher.open(partition)
+        return partition
 
     def return_borrowed(self, position: PartitionPosition) -> None:
         """Read this partition of another member no more. Called on the reader's thread."""
-        self._borrowed.pop(position, None)
-        home = self._of_borrowed.pop(position, None)
-        if home is not None:
-            home.forget_chunks()
-            self._engine.drop(home)
+        partition = self._borrowed.pop(position, None)
+        if partition is not None:
+            partition.reading.forget_chunks()
+            self._dispatcher.drop(partition)
 
-    def home_of(self, position: PartitionPosition) -> OpenPartition | None:
+    def partition_of(self, position: PartitionPosition) -> OpenPartition | None:
         """Return the stay that reads for this position, None if there is none. Any thread."""
-        home = self._of_borrowed.get(position) or self._homes.get(position.tp)
-        return home if home is not None and home.position is position else None
+        partition = self._borrowed.get(position) or self._own.get(position.tp)
+        return partition if partition is not None and partition.position is position else None
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have the reader's thread call this between two messages. It must return at once."""
@@ -164,13 +155,13 @@ class Reader:
                 if not self.step():
                     self._flag.wait(TICK)
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
-            self._engine.abort(e)
+            self._dispatcher.abort(e)
         finally:
             self._limits.budget.leave(self)
             for stream in self._streams():
                 stream.queue.watch(None)
-            for home in self.partitions:
-                home.position.full = False
+            for partition in self.partitions:
+                partition.position.full = False
             self._wake_fetchers()
 
     def step(self) -> bool:
@@ -180,15 +171,18 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
+        for stream in (*self._streams(), *(partition.stream for partition in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
-        if self._engine.has_enough():
+        if self._dispatcher.has_enough():
             return False
         read = False
-        for home in self.partitions:
-            read = self._read(home) or read
+        for partition in self.partitions:
+            read = self._read(partition) or read
         return read
+
+    def _streams(self) -> list[KafkaStream[Any, Any]]:
+        return [stream for _, _, stream in self._delivery.streams()]
 
     def _serve_calls(self) -> None:
         while True:
@@ -201,24 +195,25 @@ class Reader:
     def _tend(self) -> None:
         """Open partitions that came, and drop those that left."""
         for tp, position in self._positions().items():
-            home = self._homes.get(tp)
-            known = home is not None and home.position is position
+            partition = self._own.get(tp)
+            known = partition is not None and partition.position is position
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
-        for home in self.partitions:
-            if home.held_base != home.ledger.base:
-                home.held_base, home.held_since = home.ledger.base, self._tended
-            if home.position.revoked:
-                self._drop(home)
-                self.return_borrowed(home.position)
-            elif home.retry_at and monotonic() >= home.retry_at:
-                home.stopped, home.retry_at = "", 0.0
-                self._engine.resume(home)
-            elif home.aside and not home.position.halted and not home.stopped:
-                self._engine.resume(home)
+        for partition in self.partitions:
+            reading = partition.reading
+            if reading.base != partition.ledger.base:
+                reading.base, reading.base_since = partition.ledger.base, self._tended
+            if partition.position.revoked:
+                self._drop(partition)
+                self.return_borrowed(partition.position)
+            elif partition.retry_at and monotonic() >= partition.retry_at:
+                partition.stopped, partition.retry_at = "", 0.0
+                self._dispatcher.resume(partition)
+            elif partition.aside and not partition.position.halted and not partition.stopped:
+                self._dispatcher.resume(partition)
         if self._limits.stores:
-            self.unstored = unstored(self._homes.values(), self._tended)
-        for call in self.idle_calls:
+            self.unstored = unstored(self._own.values(), self._tended)
+        for call in self._idle_calls:
             call()
 
     def _take_chunks(self, stream: KafkaStream[Any, Any]) -> None:
@@ -233,14 +228,14 @@ class Reader:
                 return
             position = chunk.position
             if not position.revoked:
-                home = self.home_of(position)
-                if home is None and position not in self._borrowed:
-                    home = self._open(position, chunk)
-                if home is not None:
-                    home.add(chunk)
-                    self._note_room(home)
+                partition = self.partition_of(position)
+                if partition is None:
+                    partition = self._open(position, chunk)
+                if partition is not None:
+                    partition.add(chunk)
+                    self._note_room(partition)
             queue.finish_taken()
-        if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
+        if any(one.stream.queue is queue and (one.reading.chunks or one.held_chunks) for one in self.partitions):
             queue.withdraw_ask()
         else:
             queue.ask()  # it is served before all others: nothing of it is in hand
@@ -254,17 +249,19 @@ class Reader:
 
         Arguments: ``kept`` tells what is finished beyond the place that the chunk jumps to.
         """
-        old = self._homes.get(position.tp)
+        old = self._own.get(position.tp)
         if old is not None:
             self._drop(old)
-        stream, again = self._stream_of(position), position.ledger is not None or position.full  # some were dropped
+        stream = self._delivery.stream_of(position)
+        again = position.ledger is not None or position.full  # some were dropped
         jumps = chunk is not None and (chunk.jump or position.consumed is None)
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        shared = self.lends is not None and self.shares(position)
-        if self.lends is not None and shared:
-            if not begin_lending(position, self.lends, jumps=jumps):
+        lending = self._lending
+        shared = lending is not None and lending.concerns(position)
+        if lending is not None and shared:
+            if not begin_lending(position, lending, jumps=jumps):
                 return None
             again = True
         elif position.ledger is None or jumps:
@@ -276,222 +273,228 @@ class Reader:
             position.ledger.begin_again()
         assert position.ledger is not None
         position.ledger.lose_cut(time_ns() // 1_000_000)
-        home = OpenPartition(
-            position, position.ledger, stream.queue, stream.chunk_reader, balanced_class(stream.message_class)
-        )
-        home.answers = self._engine
-        home.at = position.consumed or 0
-        home.shared = shared
-        home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
-        home.limit = self.limit(position.tp)
-        home.note_pointers()
-        self._homes[position.tp] = home
-        self._engine.open(home)
+        # parked messages of lent keys wait until the slot is back
+        slots = SharedSlots(leaving=ALL_SLOTS & ~position.ledger.slots) if shared else None
+        limit = self._limits.end(position.tp)
+        partition = OpenPartition(position, position.ledger, stream, self._dispatcher, limit=limit, slots=slots)
+        partition.note_pointers()
+        self._own[position.tp] = partition
+        self._dispatcher.open(partition)
         if again and (shared or not jumps):
-            stream.queue.read_again(position, home.at)  # an earlier run has read beyond
-            return None if chunk is None or chunk.fetch_offset > home.at else home
-        return home
+            stream.queue.read_again(position, partition.reading.at)  # an earlier run has read beyond
+            return None if chunk is None or chunk.fetch_offset > partition.reading.at else partition
+        return partition
 
-    def _drop(self, home: OpenPartition) -> None:
+    def _drop(self, partition: OpenPartition) -> None:
         """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""
-        if self._homes.get(home.position.tp) is home:
-            del self._homes[home.position.tp]
-        home.forget_chunks()
-        self._engine.drop(home)
+        if self._own.get(partition.position.tp) is partition:
+            del self._own[partition.position.tp]
+        partition.reading.forget_chunks()
+        self._dispatcher.drop(partition)
 
     # ---- reading
 
-    def _note_room(self, home: OpenPartition) -> bool:
+    def _note_room(self, partition: OpenPartition) -> bool:
         """Note whether more of the partition may be read; returns so."""
-        limits, ledger = self._limits, home.ledger
+        limits, ledger, reading = self._limits, partition.ledger, partition.reading
         unfinished = ledger.unfinished
-        room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
-        room = room and home.at < home.limit and home.position.tp not in self.unstored
+        room = unfinished < limits.window and reading.at - ledger.base < RANGE * limits.window
+        room = room and not partition.full_because and reading.at < reading.limit
+        room = room and partition.position.tp not in self.unstored
         if room and unfinished:
-            room = home.held_bytes < max(0, limits.budget.free()) // SHARE
-        home.wants_room = not room
-        home.room_at = limits.window * 3 // 4
-        full = not room or len(home.chunks) >= WAITING
-        if home.position.full != full:
-            home.position.full = full
+            room = partition.held_bytes < max(0, limits.budget.free()) // SHARE
+        reading.wants_room = not room
+        reading.room_at = limits.window * 3 // 4
+        full = not room or len(reading.chunks) >= WAITING
+        if partition.position.full != full:
+            partition.position.full = full
             if not full:
                 self._wake_fetchers()
         return room
 
-    def _read(self, home: OpenPartition) -> bool:
+    def _read(self, partition: OpenPartition) -> bool:
         """Read some messages of a partition; returns whether there was anything to read."""
-        if home.error is not None:
-            self._raise_if_reached(home)
+        reading = partition.reading
+        if reading.error is not None:
+            self._raise_if_reached(partition)
             return False
-        if home.position.halted or not (home.chunks or home.records is not None):
-            if home.position.full and not home.position.halted:
-                self._note_room(home)
+        if partition.position.halted or not (reading.chunks or reading.records is not None):
+            if partition.position.full and not partition.position.halted:
+                self._note_room(partition)
             return False
-        if not self._note_room(home):
+        if not self._note_room(partition):
             return False
         try:
-            self._read_part(home)
+            self._read_part(partition)
         except UnreadableMessageError as e:
-            self._unreadable(home, e)
+            self._unreadable(partition, e)
         return True
 
-    def _read_part(self, home: OpenPartition) -> None:
-        """Give some messages to the engine. Raises UnreadableMessageError."""
-        chunk = home.chunks[0]
-        if home.batches is None and not self._begin(home, chunk):
+    def _read_part(self, partition: OpenPartition) -> None:
+        """Give some messages to the dispatcher. Raises UnreadableMessageError."""
+        reading = partition.reading
+        chunk = reading.chunks[0]
+        if reading.batches is None and not self._begin(partition, chunk):
             return
-        if home.records is None:
-            batch = next(home.batches, None) if home.batches is not None else None
+        if reading.records is None:
+            batch = next(reading.batches, None) if reading.batches is not None else None
             if batch is None:
-                self._end_chunk(home, chunk)
+                self._end_chunk(partition, chunk)
                 return
-            home.batch, home.records = batch, iter(batch)
+            reading.batch, reading.records = batch, iter(batch)
         works: list[ReadWork] = []
-        end = home.at
+        end = reading.at
         self._serial += 1
         try:
-            whole = self._make_works(home, chunk, works) < PART
-            if whole and home.batch is not None:
-                end, home.records = max(end, home.batch.next_offset), None
+            whole = self._make_works(partition, chunk, works) < PART
+            if whole and reading.batch is not None:
+                end, reading.records = max(end, reading.batch.next_offset), None
         finally:  # what comes before an unreadable place is handled
             if works:
                 end = max(end, works[-1].offset + 1)
-            self._give(home, chunk, works, end)
+            self._give(partition, chunk, works, end)
 
-    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
+    def _make_works(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
-        assert home.records is not None
-        part = ReadPart(home, chunk, self._serial)
-        records = islice(home.records, PART)
+        records = partition.reading.records
+        assert records is not None
+        part = ReadPart(partition, chunk, self._serial)
         # what was read before an error stays in the list
-        works.extend(ReadWork(record, record.offset, record.key, part) for record in records)
+        works.extend(ReadWork(record, record.offset, record.key, part) for record in islice(records, PART))
         return len(works)
 
-    def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
-        ledger = home.ledger
-        if end > home.limit:  # the run ends before it: what is beyond must not count as read
-            end, works = home.limit, [work for work in works if work.offset < home.limit]
+    def _give(self, partition: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
+        ledger, reading, slots = partition.ledger, partition.reading, partition.slots
+        if end > reading.limit:  # the run ends before it: what is beyond must not count as read
+            end, works = reading.limit, [work for work in works if work.offset < reading.limit]
         wanted = works
-        if home.shared or not ledger.plain or home.at < home.attempts_to:
-            wanted = [work for work in works if self._wants(home, work)]
+        if slots is not None or not ledger.plain or reading.at < reading.attempts_to:
+            wanted = [work for work in works if self._wants(partition, work)]
         ledger.read([work.offset for work in wanted], end)
-        home.at = end
-        if home.leaving:  # counted as unfinished, and read again by whoever gets the slot
-            wanted = [work for work in wanted if not home.leaving >> work.slot & 1]
+        reading.at = end
+        if slots is not None and slots.leaving:  # counted as unfinished, and read again by whoever gets the slot
+            wanted = [work for work in wanted if not slots.leaving >> work.slot & 1]
         if wanted:
-            self._engine.push(home, wanted)
+            self._dispatcher.push(partition, wanted)
 
-    def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
+    def _wants(self, partition: OpenPartition, work: ReadWork) -> bool:
         key = work.key
         slot = slot_of_key(key) if key is not None and self._order is Order.KEY else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot):
+        if not partition.ledger.wants(work.offset, slot):
             return False
         work.slot = slot
-        attempts = home.ledger.attempts(work.offset)
+        attempts = partition.ledger.attempts(work.offset)
         if attempts is not None:
             work.attempts, work.first_ms = attempts
         return True
 
-    def _begin(self, home: OpenPartition, chunk: Chunk) -> bool:
+    def _begin(self, partition: OpenPartition, chunk: Chunk) -> bool:
         """Begin to read a chunk; returns whether it may be read now. Raises the error that it stands for."""
+        reading = partition.reading
         if chunk.jump:
-            home.chunks.popleft()
-            self._jump(home, chunk.fetch_offset)
+            reading.chunks.popleft()
+            self._jump(partition, chunk.fetch_offset)
             return False
-        if chunk.fetch_offset > home.at:
+        if chunk.fetch_offset > reading.at:
             log.error(
                 "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
-                home.position.tp,
-                home.at,
+                partition.position.tp,
+                reading.at,
                 chunk.fetch_offset,
-                home.at,
+                reading.at,
             )
-            self.read_again(home, home.at)
+            self.read_again(partition, reading.at)
             return False
         if chunk.error is not None:
             raise chunk.error
         chunk.unfinished = 1  # until it is read to its end
-        home.held_chunks[chunk] = None
-        home.batches = home.reader.batches(chunk, home.at)
+        partition.held_chunks[chunk] = None
+        reading.batches = partition.stream.chunk_reader.batches(chunk, reading.at)
         return True
 
-    def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
-        home.chunks.popleft()
-        home.batches = home.records = home.batch = None
-        end = min(chunk.next_offset, home.limit)
-        if end > home.at:  # the rest was compacted away
-            home.ledger.read((), end)
-            home.at = end
-        self._engine.chunk_read(home, chunk)
-        self._note_room(home)
+    def _end_chunk(self, partition: OpenPartition, chunk: Chunk) -> None:
+        reading = partition.reading
+        reading.chunks.popleft()
+        reading.batches = reading.records = reading.batch = None
+        end = min(chunk.next_offset, reading.limit)
+        if end > reading.at:  # the rest was compacted away
+            partition.ledger.read((), end)
+            reading.at = end
+        self._dispatcher.chunk_read(partition, chunk)
+        self._note_room(partition)
 
-    def read_again(self, home: OpenPartition, offset: int) -> None:
+    def read_again(self, partition: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
-        if home.batches is not None:  # what was read of it keeps it until that is finished, and no longer
-            self._engine.chunk_read(home, home.chunks[0])
+        reading = partition.reading
+        if reading.batches is not None:  # what was read of it keeps it until that is finished, and no longer
+            self._dispatcher.chunk_read(partition, reading.chunks[0])
         # as in the queue: the fetcher has found a truncation already, and would not find it again
-        back = [chunk for chunk in home.chunks if chunk.jump and chunk.fetch_offset < offset]
-        home.forget_chunks()
-        home.at = offset
-        home.queue.read_again(home.position, offset)
+        back = [chunk for chunk in reading.chunks if chunk.jump and chunk.fetch_offset < offset]
+        reading.forget_chunks()
+        reading.at = offset
+        partition.stream.queue.read_again(partition.position, offset)
         if back:
-            home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
-            home.position.cursor.fetch_from = home.chunks[0].fetch_offset
+            reading.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
+            partition.position.cursor.fetch_from = reading.chunks[0].fetch_offset
             self._wake_fetchers()
 
-    def _jump(self, home: OpenPartition, offset: int) -> None:
+    def _jump(self, partition: OpenPartition, offset: int) -> None:
         """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""
-        if offset >= home.at:
-            home.ledger.read((), offset)
-            home.at = offset
+        reading = partition.reading
+        if offset >= reading.at:
+            partition.ledger.read((), offset)
+            reading.at = offset
             return
         # another log from there on: outcomes of messages in hand say nothing of it. What is before is still to be done.
-        position, chunks, former = home.position, home.chunks, home.ledger
-        home.chunks = type(chunks)()
-        home.cut = position.cut = offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), home.at)
-        if not home.own:
+        position, chunks, former = partition.position, reading.chunks, partition.ledger
+        reading.chunks = type(chunks)()
+        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), reading.at)
+        reading.cut = position.cut = offset
+        if not partition.own:
             position.revoked = True  # its loan begins anew, see BorrowedPartition.obey
             return
         start, note = min(former.base, offset), former.point(pointers=False).note.before(offset)
         former.leave_position()
-        home.position = former.position  # it has ended, and its messages with it
+        partition.position = former.position  # it has ended, and its messages with it
         position.held_until = NOTHING_HELD
-        self._drop(home)
+        self._drop(partition)
         made = self._open(position, Chunk(position, b"", start, start, jump=True), note if start < offset else None)
         if made is not None:
             if start < offset:
                 self.read_again(made, start)
             else:
-                made.chunks = chunks
+                made.reading.chunks = chunks
 
     # ---- unreadable places
 
-    def _unreadable(self, home: OpenPartition, error: UnreadableMessageError) -> None:
-        if home.at >= home.limit:
+    def _unreadable(self, partition: OpenPartition, error: UnreadableMessageError) -> None:
+        reading = partition.reading
+        if reading.at >= reading.limit:
             return
-        chunk = home.chunks[0]
+        chunk = reading.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__
-        if not home.reader.skips(error):
-            home.error = error
-            self._raise_if_reached(home)
+        if not partition.stream.chunk_reader.skips(error):
+            reading.error = error
+            self._raise_if_reached(partition)
             return
-        home.queue.count_skipped(error)
+        partition.stream.queue.count_skipped(error)
         if chunk.error is error:
-            end = max(error.next_offset, home.at)
-            home.ledger.read((), end)
-            self.read_again(home, end)
+            end = max(error.next_offset, reading.at)
+            partition.ledger.read((), end)
+            self.read_again(partition, end)
             return
-        end = max(min(error.next_offset, chunk.next_offset), home.at)
-        home.ledger.read((), end)
-        home.at = end
-        home.records = home.batch = None
+        end = max(min(error.next_offset, chunk.next_offset), reading.at)
+        partition.ledger.read((), end)
+        reading.at = end
+        reading.records = reading.batch = None
         if end >= chunk.next_offset:
-            self._end_chunk(home, chunk)
+            self._end_chunk(partition, chunk)
         else:
-            home.batches = home.reader.batches(chunk, end)
+            reading.batches = partition.stream.chunk_reader.batches(chunk, end)
 
-    def _raise_if_reached(self, home: OpenPartition) -> None:
+    def _raise_if_reached(self, partition: OpenPartition) -> None:
         """Raise what cannot be read once all before it is finished; otherwise it would come first after each start."""
-        if home.error is not None and not home.ledger.unfinished and not home.in_hand:
-            raise home.error
+        error = partition.reading.error
+        if error is not None and not partition.ledger.unfinished and not partition.in_hand:
+            raise error

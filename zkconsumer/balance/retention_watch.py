@@ -43,7 +43,7 @@ class PointerAtRisk:
 
     partition: TopicPartition
     offset: int
-    fate: PointerKind
+    kind: PointerKind
     deleted_ms: int
     text: str
 
@@ -103,13 +103,13 @@ class RetentionWatch:
         self._watched: dict[TopicPartition, _Watched] = {}
         self._risks: dict[TopicPartition, PointerAtRisk] = {}
 
-    def look(self, homes: Iterable[OpenPartition], now_ms: int) -> None:
+    def look(self, partitions: Iterable[OpenPartition], now_ms: int) -> None:
         """Look at one partition whose turn it is, and forget those that have left or have no pointers."""
         oldest: dict[TopicPartition, Pointer] = {}
-        for home in homes:
-            waiting = [one for one in home.ledger.pointers.values() if not one.lost_ms]
-            if waiting and home.own and not home.position.revoked:
-                oldest[home.position.tp] = min(waiting, key=lambda one: one.offset)
+        for partition in partitions:
+            waiting = [one for one in partition.ledger.pointers.values() if not one.lost_ms]
+            if waiting and partition.own and not partition.position.revoked:
+                oldest[partition.position.tp] = min(waiting, key=lambda one: one.offset)
         for tp in [tp for tp in self._watched if tp not in oldest]:
             del self._watched[tp]
             self._risks.pop(tp, None)
@@ -137,7 +137,7 @@ class RetentionWatch:
         except (BrokerError, RegistryError) as error:
             log.debug("%s: its retention is not known now: %s", tp, error)
             return self._risks.get(tp)
-        kind = "a dead letter" if pointer.fate is PointerKind.DEAD else "parked"
+        kind = "a dead letter" if pointer.kind is PointerKind.DEAD else "parked"
         what = f"the message at offset {pointer.offset}, {kind},"
         start = retention.log_start
         if start is not None:
@@ -145,7 +145,7 @@ class RetentionWatch:
             watched.first = watched.first or watched.last
             if start > pointer.offset:
                 text = f"{what} is no longer in the log, which begins at offset {start}"
-                return PointerAtRisk(tp, pointer.offset, pointer.fate, 0, text)
+                return PointerAtRisk(tp, pointer.offset, pointer.kind, 0, text)
         by_age, by_move = deletion_ms(
             pointer.offset, watched.message_ms, retention.milliseconds, watched.first, watched.last
         )
@@ -155,7 +155,7 @@ class RetentionWatch:
             return None
         at = max(1, min(due))
         text = f"{what} may be deleted by retention from {_utc(at)} on: see 'zkconsumer dead export'"
-        return PointerAtRisk(tp, pointer.offset, pointer.fate, at, text)
+        return PointerAtRisk(tp, pointer.offset, pointer.kind, at, text)
 
     def _message_ms(self, tp: TopicPartition, offset: int) -> int | None:
         record = self._lookup.read(tp, [offset], Deadline(LOOK_WITHIN))[offset].record

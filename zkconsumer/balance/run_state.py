@@ -11,12 +11,12 @@ from time import monotonic
 from typing import NamedTuple
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.sharing_thread import Sharing
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.name_lists import first_of
@@ -30,7 +30,7 @@ BLOCKED = 5.0
 class RunParts(NamedTuple):
     """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none; ``sharing`` if it shares."""
 
-    engine: Engine
+    dispatcher: Dispatcher
     reader: Reader
     executor: Executor
     pointers: PointerReader
@@ -41,25 +41,25 @@ class RunParts(NamedTuple):
 
 def run_state(parts: RunParts) -> BalanceState:
     """Return what a run does now."""
-    engine, executor, homes = parts.engine, parts.executor, parts.reader.partitions
+    dispatcher, executor, partitions = parts.dispatcher, parts.executor, parts.reader.partitions
     now = monotonic()
     running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
     return BalanceState(
         parts.concurrency,
-        tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
-        engine.fates.failed,
-        engine.fates.late,
-        engine.zombies,
+        tuple(_partition(partition, running, now) for partition in sorted(partitions, key=lambda one: one.position.tp)),
+        dispatcher.failures.failed,
+        dispatcher.failures.late,
+        dispatcher.zombies,
         parts.pointers.lost,
         tuple(_troubles(parts)),
         tuple(_warnings(parts)),
-        engine.sizes.times.value(),
+        dispatcher.sizes.times.value(),
     )
 
 
 def run_problems(parts: RunParts) -> tuple[str, ...]:
     """Return :attr:`BalanceState.problems`, without taking a lock."""
-    stops = (f"{home.position.tp} {why}" for home in parts.reader.partitions if (why := _stopped(home)))
+    stops = (f"{partition.position.tp} {why}" for partition in parts.reader.partitions if (why := _stopped(partition)))
     return (*stops, *_troubles(parts))
 
 
@@ -97,45 +97,45 @@ def _warnings(parts: RunParts) -> Iterator[str]:
     """Yield what somebody should look after although everything is handled."""
     for risk in parts.pointers.retention.at_risk:
         yield f"{risk.partition}: {risk.text}"
-    if parts.engine.rules.parks and parts.engine.rules.order is not Order.PARTITION:
-        for home in parts.reader.partitions:
-            if home.own and (why := home.position.stored.parking_trouble):
-                yield f"nothing of {home.position.tp} can be parked: {why}"
+    if parts.dispatcher.rules.parks and parts.dispatcher.rules.order is not Order.PARTITION:
+        for partition in parts.reader.partitions:
+            if partition.own and (why := partition.position.stored.parking_trouble):
+                yield f"nothing of {partition.position.tp} can be parked: {why}"
 
 
-def _stopped(home: OpenPartition) -> str:
-    if home.stopped:
-        why = home.stopped.removeprefix(f"{home.position.tp} ").removeprefix("has stopped: ")
+def _stopped(partition: OpenPartition) -> str:
+    if partition.stopped:
+        why = partition.stopped.removeprefix(f"{partition.position.tp} ").removeprefix("has stopped: ")
         return why if why.startswith("stopped") else f"stopped: {why}"
-    return f"reads no more: {home.full_because}" if home.full_because else ""
+    return f"reads no more: {partition.full_because}" if partition.full_because else ""
 
 
-def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBalance:
-    ledger, base = home.ledger, home.ledger.base
+def _partition(partition: OpenPartition, running: Running, now: float) -> PartitionBalance:
+    ledger, base, reading = partition.ledger, partition.ledger.base, partition.reading
     pointers = ledger.pointers
-    fates = [one.fate for one in pointers.values()]
+    kinds = [one.kind for one in pointers.values()]
     return PartitionBalance(
-        home.position.tp,
+        partition.position.tp,
         base,
-        _held(home, base, running, now, passing=base in pointers) if base < home.at else None,
+        _held(partition, base, running, now, passing=base in pointers) if base < reading.at else None,
         ledger.finished_beyond,
         ledger.unfinished,
-        home.in_hand,
-        max(0.0, now - home.held_since) if base < home.at and home.held_base == base else 0.0,
-        fates.count(PointerKind.PARKED),
-        fates.count(PointerKind.DEAD),
+        partition.in_hand,
+        max(0.0, now - reading.base_since) if base < reading.at and reading.base == base else 0.0,
+        kinds.count(PointerKind.PARKED),
+        kinds.count(PointerKind.DEAD),
         ledger.unnoted,
         {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
-        home.lender,
-        0 if home.own else ledger.slots.bit_count(),
-        home.position.full,
-        _stopped(home),
+        "" if partition.slots is None else partition.slots.lender,
+        0 if partition.own else ledger.slots.bit_count(),
+        partition.position.full,
+        _stopped(partition),
     )
 
 
-def _held(home: OpenPartition, base: int, running: Running, now: float, *, passing: bool) -> HeldMessage:
-    failing, began = home.failing.get(base), running.get((id(home.ledger), base))
-    borrower = next((name for name, start in home.ledger.lent_bases.items() if start == base), "")
+def _held(partition: OpenPartition, base: int, running: Running, now: float, *, passing: bool) -> HeldMessage:
+    failing, began = partition.failing.get(base), running.get((id(partition.ledger), base))
+    borrower = next((name for name, start in partition.ledger.lent_bases.items() if start == base), "")
     where = borrower if failing is None and began is None else ""
     return HeldMessage(
         base,

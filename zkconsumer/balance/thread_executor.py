@@ -72,7 +72,7 @@ class ThreadExecutor:
             worker.thread.start()
 
     def wake(self) -> None:
-        """Return at once: workers wait in the engine."""
+        """Return at once: workers wait in the dispatcher."""
 
     def drained(self, deadline: Deadline) -> bool:
         """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
@@ -169,7 +169,7 @@ class ThreadExecutor:
                 try:
                     result = handler(work.message)
                     outcome = DONE if result is None else outcome_of(result)
-                except BaseException as e:  # noqa: BLE001 (the engine decides)
+                except BaseException as e:  # noqa: BLE001 (the dispatcher decides)
                     outcome = Failed(e)
                 if work.answer is not None:
                     outcome = answered(outcome, work.answer)
@@ -220,7 +220,7 @@ class ThreadExecutor:
     def _of_batch(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         try:
             result = self._handler([work.message for work in works])
-        except BaseException as e:  # noqa: BLE001 (the engine decides)
+        except BaseException as e:  # noqa: BLE001 (the dispatcher decides)
             return [(work, Failed(e)) for work in works]
         told = zip(works, outcomes_of(result, len(works)), strict=True)
         return [(work, answered(outcome, work.answer)) for work, outcome in told]

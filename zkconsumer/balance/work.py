@@ -1,4 +1,4 @@
-"""One message on its way through the engine, and the two sides of an executor."""
+"""One message on its way through the dispatcher, and the two sides of an executor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Work:
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
     * ``answer``: the outcome that the application told before the handler ended
-    * ``home``: the stay at the partition, as the engine sees it
+    * ``partition``: the stay at the partition, as the dispatcher sees it
     """
 
     attempts = 0
@@ -31,7 +31,7 @@ class Work:
     not_before = 0.0
     pointer = False
     answer: Outcome | None = None
-    home: Any = None
+    partition: Any = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:
         self.message = message
@@ -42,7 +42,7 @@ class Work:
 
 
 class WorkSource(Protocol):
-    """The engine, as executors see it. Any thread."""
+    """The dispatcher, as executors see it. Any thread."""
 
     def take(self, most: int, deadline: Deadline) -> Sequence[Work]:
         """Return work to begin now, at most so many; nothing at the deadline, or when the run ends.

@@ -19,14 +19,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
-from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
-from zkconsumer.balance.lanes import Order, kept_order
 from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
+from zkconsumer.balance.waiting_messages import Order, kept_order
+from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.partition_control import commit
 from zkconsumer.connector.shutdown import Lifecycle
@@ -38,6 +38,8 @@ from zkconsumer.errors import ConfigException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.chunk_reader import read_settings
+from zkconsumer.streams.decoders import Decoder
 from zkconsumer.streams.message import message_class
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], object]
+Decoders = tuple[Decoder[object] | None, Decoder[object] | None]
+EXECUTORS = ("threads", "processes", "asyncio")
 DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
@@ -96,7 +100,6 @@ class HandlerLoop:
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
     ) -> tuple[Handler, Any]:
         """Return the handler to call and its executor. Raises TypeError and ValueError for what does not fit."""
-        config, name = self._lifecycle.config, self._lifecycle.consumer_id
         traced = tracer is not None and tracer is not False
         check_handler(handler, concurrency, executor, traced=traced)
         if executor != "processes":  # those pickle the handler, and do the same in the worker
@@ -104,10 +107,40 @@ class HandlerLoop:
         if traced:  # here, so that the loop has no branch for it
             from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
 
-            handler = ProcessSpans(tracer, config).around(handler)
+            handler = ProcessSpans(tracer, self._lifecycle.config).around(handler)
         if concurrency is None:
             return handler, executor
-        return handler, executor_named(executor, handler, concurrency, batch, config, name, decoders)
+        return handler, self._executor(executor, handler, concurrency, batch, decoders)
+
+    def _executor(
+        self, executor: str | Executor, handler: Handler, concurrency: int, batch: int, decoders: Decoders
+    ) -> str | Executor:
+        """Return a new executor of this name; "threads", and what is no name, as they are.
+
+        It is made before the group is joined, so that a handler that does not fit its executor joins no group.
+        """
+        config, name = self._lifecycle.config, self._lifecycle.consumer_id
+        timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None
+        # imported here: a member without them does not load asyncio and multiprocessing
+        if executor == "processes":
+            from zkconsumer.balance.process_executor import ProcessExecutor
+
+            return ProcessExecutor(
+                handler,
+                concurrency,
+                name=name,
+                batch=batch,
+                handler_timeout=timeout,
+                settings=read_settings(config),
+                decoders=decoders,
+            )
+        if executor == "asyncio":
+            from zkconsumer.balance.asyncio_executor import AsyncioExecutor
+
+            return AsyncioExecutor(handler, concurrency, name=name, batch=batch, handler_timeout=timeout)
+        if isinstance(executor, str) and executor not in EXECUTORS:
+            raise ValueError(f"executor must be one of {', '.join(map(repr, EXECUTORS))}, not {executor!r}")
+        return executor
 
     def create_streams(self, topics: Any, workers: int, decoders: Decoders) -> None:
         """Create the streams of ``run(topics=...)``, a stream of each topic for each worker; none without topics."""

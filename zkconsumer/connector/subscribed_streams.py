@@ -16,8 +16,8 @@ from typing import Any
 from weakref import ref
 
 from zkconsumer.balance.balanced_run import BalancedRun
-from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.connector.gauges import member_gauges
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle

@@ -23,10 +23,10 @@ from zkconsumer.balance.balanced_run import BalancedOptions
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_options
-from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.balance.until import checked_end
+from zkconsumer.balance.waiting_messages import order_named
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries

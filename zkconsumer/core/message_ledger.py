@@ -85,7 +85,7 @@ class MessageLedger:
         with self._lock:
             pointer = self._pointers.get(offset)
             # A dead letter is read again: its topic may have been made anew, and then it is another message.
-            if offset in self._ahead or (pointer is not None and pointer.fate is PointerKind.PARKED):
+            if offset in self._ahead or (pointer is not None and pointer.kind is PointerKind.PARKED):
                 return False
             return self._unfinished.wants(offset, slot)
 
@@ -156,7 +156,7 @@ class MessageLedger:
         After a seek back the log is read again up to them. They stay with the owner, which has their pointers. A
         parked message without a key closes no slot, so a borrower would handle the message beside the owner.
         """
-        ahead = (one.offset for one in self._pointers.values() if one.fate is PointerKind.PARKED)
+        ahead = (one.offset for one in self._pointers.values() if one.kind is PointerKind.PARKED)
         read_to = self._unfinished.read_to
         return joined(Finished(offset, offset + 1, (), slots) for offset in ahead if offset >= read_to)
 
@@ -176,10 +176,10 @@ class MessageLedger:
         A pointer that is there already is replaced. Returns False, and changes nothing, if there is no room.
         """
         with self._lock:
-            added = [p for p in pointers if p.offset not in self._pointers or self._fate(p.offset) is not p.fate]
-            for fate in PointerKind:
-                room = MOST_POINTERS - sum(one.fate is fate for one in self._pointers.values())
-                if sum(one.fate is fate for one in added) > room:
+            added = [p for p in pointers if p.offset not in self._pointers or self._kind(p.offset) is not p.kind]
+            for kind in PointerKind:
+                room = MOST_POINTERS - sum(one.kind is kind for one in self._pointers.values())
+                if sum(one.kind is kind for one in added) > room:
                     return False
             for pointer in pointers:
                 self._pointers[pointer.offset] = self._changes[pointer.offset] = pointer
@@ -215,8 +215,8 @@ class MessageLedger:
         self._serial += bool(changes)
         return sum(one is not None for one in changes.values())
 
-    def _fate(self, offset: int) -> PointerKind:
-        return self._pointers[offset].fate
+    def _kind(self, offset: int) -> PointerKind:
+        return self._pointers[offset].kind
 
     # ---- the committer
 
@@ -383,7 +383,7 @@ class MessageLedger:
         """Return whether no message of this key (its mark) is parked at an earlier offset. Any thread."""
         with self._lock:
             return not any(
-                pointer.offset < offset and pointer.key == key and pointer.fate is PointerKind.PARKED
+                pointer.offset < offset and pointer.key == key and pointer.kind is PointerKind.PARKED
                 for pointer in self._pointers.values()
             )
 

@@ -34,7 +34,7 @@ _MOST_OFFSET = (1 << 63) - 1
 
 
 class PointerKind(Enum):
-    """The fate of the message of a pointer."""
+    """The kind of a pointer: what becomes of its message."""
 
     PARKED = "parked"
     DEAD = "dead"
@@ -52,7 +52,7 @@ class Pointer:
     """
 
     offset: int
-    fate: PointerKind = PointerKind.PARKED
+    kind: PointerKind = PointerKind.PARKED
     attempts: int = 0
     due_ms: int = 0
     first_ms: int = 0
@@ -70,9 +70,9 @@ class Pointer:
 
     def lost(self, why: str, now_ms: int) -> Pointer:
         """Return the dead letter that this becomes because its message is gone."""
-        failed = f"; it was {self.fate.value}: {self.reason}" if self.reason else ""
+        failed = f"; it was {self.kind.value}: {self.reason}" if self.reason else ""
         return replace(
-            self, fate=PointerKind.DEAD, due_ms=0, lost_ms=now_ms, reason=f"{LOST}: {why}{failed}"[:MOST_REASON]
+            self, kind=PointerKind.DEAD, due_ms=0, lost_ms=now_ms, reason=f"{LOST}: {why}{failed}"[:MOST_REASON]
         )
 
     def is_of(self, key: bytes | None) -> bool:
@@ -127,7 +127,7 @@ def encode_pointers(pointers: Iterable[Pointer]) -> bytes:
 def _encoded(pointers: Iterable[Pointer], characters: int) -> bytes:
     listed: list[list[object]] = []
     for p in pointers:
-        listed.append([p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:characters]])
+        listed.append([p.offset, p.kind.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:characters]])
         if p.lost_ms:
             listed[-1].append(p.lost_ms)
     if not listed:
@@ -168,10 +168,10 @@ def decode_pointers(data: bytes) -> dict[int, Pointer]:
 def _pointer(one: object) -> Pointer:
     if not isinstance(one, list) or len(one) not in (7, 8):
         raise ValueError(f"{one!r:.80} is no pointer")
-    offset, fate, attempts, due, first, key, reason, lost = (*one, 0)[:8]
+    offset, kind, attempts, due, first, key, reason, lost = (*one, 0)[:8]
     for number in (offset, attempts, due, first, lost):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_OFFSET:
             raise ValueError(f"{one!r:.80} has no number where one belongs")
     if not isinstance(key, str) or not isinstance(reason, str):
         raise ValueError(f"{one!r:.80} has no text where one belongs")
-    return Pointer(offset, PointerKind(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON], lost)
+    return Pointer(offset, PointerKind(kind), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON], lost)

@@ -68,8 +68,8 @@ def pointers_node(data: bytes, stat: NodeStat) -> PointersNode:
         found = decode_pointers(data)
     except ValueError as error:
         return PointersNode(None, None, (), stat, problem=f"it is no list of pointers: {error}")
-    parked = sorted((p for p in found.values() if p.fate is PointerKind.PARKED), key=lambda p: p.offset)
-    dead = sorted((p for p in found.values() if p.fate is PointerKind.DEAD), key=lambda p: (p.lost_ms > 0, p.offset))
+    parked = sorted((p for p in found.values() if p.kind is PointerKind.PARKED), key=lambda p: p.offset)
+    dead = sorted((p for p in found.values() if p.kind is PointerKind.DEAD), key=lambda p: (p.lost_ms > 0, p.offset))
     listed = tuple(map(_pointed, (*parked[:MOST_LISTED], *dead[:MOST_LISTED])))
     due = min((p.due_ms for p in parked if p.due_ms), default=0)
     return PointersNode(len(parked), len(dead), listed, stat, due)
@@ -78,7 +78,7 @@ def pointers_node(data: bytes, stat: NodeStat) -> PointersNode:
 def _pointed(one: Pointer) -> PointedMessage:
     return PointedMessage(
         one.offset,
-        one.fate is PointerKind.DEAD,
+        one.kind is PointerKind.DEAD,
         one.attempts,
         one.due_ms,
         one.first_ms,

@@ -151,11 +151,11 @@ def _is_partition(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PointerFilter:
-    """Selects pointers: by ``offsets`` (None: all), by a text that their reason contains, and by fate."""
+    """Selects pointers: by ``offsets`` (None: all), by a text that their reason contains, and by kind."""
 
     offsets: Collection[int] | None = None
     reason: str = ""
-    fates: tuple[PointerKind, ...] = (PointerKind.DEAD,)
+    kinds: tuple[PointerKind, ...] = (PointerKind.DEAD,)
 
     def of(self, pointers: Iterable[Pointer]) -> list[Pointer]:
         """Return the selected pointers in the order of offsets."""
@@ -163,7 +163,7 @@ class PointerFilter:
             (
                 one
                 for one in pointers
-                if one.fate in self.fates
+                if one.kind in self.kinds
                 and (self.offsets is None or one.offset in self.offsets)
                 and self.reason in one.reason
             ),
@@ -183,12 +183,12 @@ def replayed(
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
         some = [one for one in chosen.of(pointers.values()) if one.place in present]
         dead = [
-            replace(one, fate=PointerKind.PARKED, attempts=0, first_ms=0)
+            replace(one, kind=PointerKind.PARKED, attempts=0, first_ms=0)
             for one in some
-            if one.fate is PointerKind.DEAD
+            if one.kind is PointerKind.DEAD
         ]
-        parked = [one for one in some if one.fate is PointerKind.PARKED]
-        room = MOST_POINTERS - sum(one.fate is PointerKind.PARKED for one in pointers.values())
+        parked = [one for one in some if one.kind is PointerKind.PARKED]
+        room = MOST_POINTERS - sum(one.kind is PointerKind.PARKED for one in pointers.values())
         if len(dead) > room:
             raise ValueError(
                 f"{len(dead)} dead letters were chosen, and only {max(0, room)} more messages can be parked:"
@@ -214,10 +214,10 @@ def put_back(saved: Iterable[Pointer]) -> Callable[[Mapping[int, Pointer]], Mapp
 
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
         missing = [one for one in saved if one.place not in pointers]
-        for fate in PointerKind:
-            have = sum(one.fate is fate for one in [*pointers.values(), *missing])
+        for kind in PointerKind:
+            have = sum(one.kind is kind for one in [*pointers.values(), *missing])
             if have > MOST_POINTERS:
-                raise ValueError(f"there would be {have} {fate.value} messages, {MOST_POINTERS} are the most")
+                raise ValueError(f"there would be {have} {kind.value} messages, {MOST_POINTERS} are the most")
         return {one.place: one for one in missing}
 
     return change
@@ -243,14 +243,16 @@ def format_undo(dropped: DroppedPointers) -> str:
             "version": 1,
             "group": dropped.group,
             "zookeeper": dropped.cluster,
-            "pointers": [
-                {"topic": tp.topic, "partition": tp.partition, **asdict(one), "fate": one.fate.value}
-                for tp, some in sorted(dropped.pointers.items())
-                for one in some
-            ],
+            "pointers": [_listed(tp, one) for tp, some in sorted(dropped.pointers.items()) for one in some],
         },
         indent=1,
     )
+
+
+def _listed(tp: TopicPartition, one: Pointer) -> dict[str, object]:
+    fields = asdict(one)
+    kind = fields.pop("kind").value  # undo files of earlier releases name it "fate"
+    return {"topic": tp.topic, "partition": tp.partition, "fate": kind, **fields}
 
 
 def parse_undo(text: str) -> DroppedPointers:
@@ -284,4 +286,4 @@ def _parsed(one: Any) -> tuple[TopicPartition, Pointer]:
     if not all(isinstance(value, str) for value in texts.values()) or name_problem(str(texts["topic"])):
         raise ValueError(f"{one!r:.80} has no text where one belongs")
     tp = TopicPartition(str(texts.pop("topic")), int(numbers.pop("partition") or 0))
-    return tp, Pointer(fate=PointerKind(one.get("fate")), **numbers, **texts)  # type: ignore[arg-type]
+    return tp, Pointer(kind=PointerKind(one.get("fate")), **numbers, **texts)  # type: ignore[arg-type]

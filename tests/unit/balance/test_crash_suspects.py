@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from zkconsumer.balance.crash_suspects import MOST_SUSPECTS, CrashSuspects, Place
+from zkconsumer.balance.worker_trip import MOST_SUSPECTS, CrashSuspects, Place
 
 
 def places(*offsets: int) -> list[Place]:

@@ -35,18 +35,18 @@ class Fixture:
         stored = {offset: Pointer(offset, PointerKind.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
-        self.home: Any = SimpleNamespace(
+        self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, stopped="", messages=lambda record, place, work: record
         )
-        self.letters = DeadLetters("g_c", "g", checked_target(target), monotonic=lambda: self.clock, **options)
-        self.letters.ended = lambda work: self.ended.append(work.offset)
-        self.letters.fatal = self.fatal.append
+        self.letters = DeadLetters(
+            "g_c", "g", checked_target(target), failed=self.fatal.append, monotonic=lambda: self.clock, **options
+        )
 
     def bury(self, offset: int) -> bool:
         record = SimpleNamespace(offset=offset, value=b"")
-        work = ReadWork(record, offset, b"k", ReadPart(self.home, None, 0))
+        work = ReadWork(record, offset, b"k", ReadPart(self.partition, None, 0))
         decision = RetryDecision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
-        return self.letters.bury(work, decision, "mark")
+        return self.letters.bury(work, decision, lambda work: self.ended.append(work.offset), "mark")
 
     def stored_base(self) -> int:
         """Commit. Return the base that was written."""
@@ -60,29 +60,28 @@ def test_pointer_is_the_place_without_a_target() -> None:
     assert this.bury(10)
     assert this.ledger.pointers == {10: Pointer(10, PointerKind.DEAD, 16, 0, 5, "mark", "ValueError: bad")}
     assert this.stored_base() == 11
-    assert this.letters.stopped(WHERE) == ""
+    assert this.partition.stopped == ""
 
 
 def test_full_node_stops_the_partition_until_there_is_room() -> None:
     this = Fixture(pointers=MOST_POINTERS)
     assert not this.bury(10)
-    assert "no room for more" in this.letters.stopped(WHERE)
-    assert this.home.stopped == this.letters.stopped(WHERE)
+    assert "no room for more" in this.partition.stopped
     assert this.stored_base() == 10
     this.ledger.pointers_read({})
     assert 0 < this.letters.look() <= FIRST_BACKOFF
-    assert this.letters.stopped(WHERE)
+    assert this.partition.stopped
     this.clock += FIRST_BACKOFF
     this.letters.look()
-    assert (this.letters.stopped(WHERE), this.home.stopped) == ("", "")
+    assert this.partition.stopped == ""
     assert this.ended == [10]
-    assert this.ledger.pointers[10].fate is PointerKind.DEAD
+    assert this.ledger.pointers[10].kind is PointerKind.DEAD
 
 
 def test_group_without_pointers_stops_and_says_what_to_do() -> None:
     this = Fixture(keeps_pointers=False)
     assert not this.bury(10)
-    assert "give dead_letter=" in this.letters.stopped(WHERE)
+    assert "give dead_letter=" in this.partition.stopped
     assert not this.ledger.pointers
 
 
@@ -90,7 +89,7 @@ def test_unwritable_node_stops_the_partition_and_says_why() -> None:
     this = Fixture()
     this.position.stored.notes = StoredNotes(trouble="check the node's ACL")
     assert not this.bury(10)
-    assert "no pointers of it can be kept: check the node's ACL" in this.letters.stopped(WHERE)
+    assert "no pointers of it can be kept: check the node's ACL" in this.partition.stopped
     assert this.stored_base() == 10
 
 
@@ -109,7 +108,7 @@ def test_function_is_called_before_the_base_moves() -> None:
     assert (failure.reason, failure.attempts, failure.first_ms, failure.group) == ("ValueError: bad", 16, 5, "g")
     assert isinstance(failure.error, ValueError)
     assert (this.ended, this.stored_base()) == ([10], 11)
-    assert (this.letters.delivered, this.letters.failed, this.letters.waiting) == (1, 0, 0)
+    assert (this.letters.delivered, this.letters.failed) == (1, 0)
 
 
 def test_failing_function_is_tried_again_and_loses_nothing() -> None:
@@ -123,14 +122,14 @@ def test_failing_function_is_tried_again_and_loses_nothing() -> None:
     this = Fixture(write)
     this.bury(10)
     this.letters.look()
-    assert this.letters.stopped(WHERE).endswith("the dead_letter function failed: OSError: disk full")
+    assert this.partition.stopped.endswith("the dead_letter function failed: OSError: disk full")
     assert (this.stored_base(), this.ended) == (10, [])
     this.letters.look()
     assert len(answers) == 2, "it is not tried again at once"
     for seconds in (1, 2):
         this.clock += seconds
         this.letters.look()
-    assert (this.ended, this.letters.stopped(WHERE), this.stored_base()) == ([10], "", 11)
+    assert (this.ended, this.partition.stopped, this.stored_base()) == ([10], "", 11)
 
 
 def test_topic_gets_several_letters_and_keeps_the_failed() -> None:
@@ -149,7 +148,7 @@ def test_topic_gets_several_letters_and_keeps_the_failed() -> None:
         this.bury(offset)
     this.letters.look()
     assert (sent, this.ended, this.stored_base()) == ([10, 11, 12], [10, 12], 11)
-    assert "offset 11 is a dead letter, and refused" in this.letters.stopped(WHERE)
+    assert "offset 11 is a dead letter, and refused" in this.partition.stopped
 
 
 def test_message_of_a_pointer_leaves_the_node_when_delivered() -> None:
@@ -192,4 +191,4 @@ def test_function_that_returns_a_coroutine_is_refused() -> None:
     this = Fixture(lambda message, failure: _later(message, failure))
     this.bury(10)
     this.letters.look()
-    assert "give a plain function" in this.letters.stopped(WHERE)
+    assert "give a plain function" in this.partition.stopped

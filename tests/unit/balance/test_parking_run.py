@@ -72,8 +72,8 @@ class World:
         node = self.cluster.zookeeper.node(f"/consumers/{self.group}/parked/t/0")
         return decode_pointers(node.data) if node is not None else {}
 
-    def fates(self) -> dict[int, PointerKind]:
-        return {one.offset: one.fate for one in self.pointers().values()}
+    def kinds(self) -> dict[int, PointerKind]:
+        return {one.offset: one.kind for one in self.pointers().values()}
 
     def dead(self, verb: str, *arguments: str) -> int:
         where = ["--zookeeper", self.cluster.zookeeper_connect, "--timeout", str(int(scaled(10) * 1000))]
@@ -110,7 +110,7 @@ def failing(offset: int, times: int) -> Callable[[Any], None]:
 def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
     world.fails = failing(4, 1)
     with world.running(MUCH_LATER):
-        eventually(lambda: len(world.fates()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
+        eventually(lambda: len(world.kinds()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
     world.handled.clear()
     with world.running(MUCH_LATER):
         assert world.dead("replay", "--all", "--parked", "--execute") == 0
@@ -122,8 +122,8 @@ def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
 def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
     world.fails = lambda message: Reject("no such account") if message.offset == 5 else None
     with world.running(SOON):
-        eventually(lambda: world.committed() == MESSAGES and bool(world.fates()), 10, "the dead letter")
-        assert world.fates() == {5: PointerKind.DEAD}
+        eventually(lambda: world.committed() == MESSAGES and bool(world.kinds()), 10, "the dead letter")
+        assert world.kinds() == {5: PointerKind.DEAD}
         assert world.pointers()[5].reason == "no such account"
         world.fails = lambda _: None
         assert world.dead("replay", "--all", "--execute") == 0
@@ -137,7 +137,7 @@ def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch:
     monkeypatch.chdir(tmp_path)
     world.fails = failing(4, 1)
     with world.running(MUCH_LATER):
-        eventually(lambda: len(world.fates()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
+        eventually(lambda: len(world.kinds()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
         assert world.dead("drop", "--topic", "t:0", "--offset", "4", "--parked", "--execute") == 0
         eventually(lambda: not world.pointers(), 10, "what was parked behind it")
     assert [offset for offset, _ in world.handled].count(4) == 1
@@ -167,7 +167,7 @@ def test_order_of_keys_survives_a_full_node(cluster: FakeCluster, monkeypatch: p
         eventually(
             lambda: world.committed() == MESSAGES and not world.pointers(),
             20,
-            lambda: f"all messages; base {world.committed()}, {world.fates()}, done {sorted(done)}",
+            lambda: f"all messages; base {world.committed()}, {world.kinds()}, done {sorted(done)}",
         )
     assert set(done) == set(range(MESSAGES))
     for key in range(3):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
-from zkconsumer.balance.due_pointers import due_pointers
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
+from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
@@ -57,7 +57,7 @@ def record(offset: int, key: bytes | None = b"k") -> Any:
 
 
 class Fixture:
-    """A reader without its thread, an engine with room, and one partition with these pointers."""
+    """A reader without its thread, an dispatcher with room, and one partition with these pointers."""
 
     def __init__(self, *pointers: Pointer) -> None:
         self.works: list[Work] = []
@@ -67,36 +67,37 @@ class Fixture:
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
         self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
         self.position.ledger = self.ledger
-        self.home: Any = SimpleNamespace(
+        self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, own=True, parked=(), full_because="", stopped=""
         )
-        self.homes: list[Any] = [self.home]
+        self.partitions: list[Any] = [self.partition]
         self.refreshed = 0
         self.returned: list[int] = []
+        self.pointer_works = PointerWorks()
         self.reader = PointerReader(
-            "g_c", lambda: self.homes, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
+            "g_c", lambda: self.partitions, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
 
-    def refresh_parked(self, home: Any) -> None:
+    def refresh_parked(self, partition: Any) -> None:
         self.refreshed += 1
 
     def add_pointer_work(self, work: Work) -> bool:
         self.works.append(work)
         return True
 
-    def return_pointer_works(self, home: Any) -> None:
-        for work in [work for work in self.works if work.ledger is home.ledger]:
+    def return_pointer_works(self, partition: Any) -> None:
+        for work in [work for work in self.works if work.ledger is partition.ledger]:
             self.returned.append(work.offset)
-            self.reader.settled(work)
+            self.pointer_works.settled(work)
 
     def looked(self) -> list[int]:
-        """Look once. Return the offsets that the engine got."""
+        """Look once. Return the offsets that the dispatcher got."""
         self.works.clear()
         self.reader.look()
         return [work.offset for work in self.works]
 
-    def fates(self) -> dict[int, PointerKind]:
-        return {offset: pointer.fate for offset, pointer in self.ledger.pointers.items()}
+    def kinds(self) -> dict[int, PointerKind]:
+        return {offset: pointer.kind for offset, pointer in self.ledger.pointers.items()}
 
 
 def test_due_message_is_handed_out_with_its_attempts() -> None:
@@ -116,7 +117,7 @@ def test_settled_message_may_come_again() -> None:
     work = this.works[0]
     assert this.looked() == []
     this.ledger.point_at([Pointer(7, attempts=4, due_ms=NOW + 60_000, key=KEY)])
-    this.reader.settled(work)
+    this.pointer_works.settled(work)
     assert this.looked() == []
     this.now_ms += 60_000
     assert this.looked() == [7]
@@ -128,7 +129,7 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
     first = this.works[0]
     assert this.looked() == []
     this.ledger.finish([3])
-    this.reader.settled(first)
+    this.pointer_works.settled(first)
     assert this.looked() == [6]
     assert this.log.asked == [[3, 4, 5], [6]]
 
@@ -137,13 +138,13 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
 def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     """Otherwise the parked messages of the other partitions would wait until it goes on."""
     this, other = Fixture(Pointer(3), Pointer(4), Pointer(5)), Fixture(Pointer(7))
-    this.homes.append(other.home)
+    this.partitions.append(other.partition)
     assert this.looked() == [3, 4, 5]
     this.ledger.finish([3])
-    this.reader.settled(this.works[0])
+    this.pointer_works.settled(this.works[0])
     this.ledger.point_at([Pointer(6)])
     if why == "stopped":
-        this.home.stopped = "nearly everything fails"
+        this.partition.stopped = "nearly everything fails"
     elif why == "paused":
         this.position.halted = True
     else:
@@ -155,11 +156,11 @@ def test_a_partition_that_stands_still_gives_back_what_waits() -> None:
     """Otherwise each such partition would have as many messages in memory as all may have together."""
     this = Fixture(Pointer(3), Pointer(4))
     assert this.looked() == [3, 4]
-    this.home.stopped = "nearly everything fails"
+    this.partition.stopped = "nearly everything fails"
     this.reader.look()
     this.reader.look()
     assert this.returned == [3, 4]
-    this.home.stopped = ""
+    this.partition.stopped = ""
     assert this.looked() == [3, 4]
 
 
@@ -173,7 +174,7 @@ def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_borrowed_partition_is_left_to_its_owner() -> None:
     this = Fixture(Pointer(3))
-    this.home.own = False
+    this.partition.own = False
     assert this.looked() == []
 
 
@@ -211,10 +212,10 @@ def test_shorter_log_is_believed_after_a_while() -> None:
     this.log.found[3] = MessageAt(3, problem="the log ends at offset 2", certain=False)
     assert this.looked() == []
     assert this.reader.trouble == {WHERE: "offset 3: the log ends at offset 2"}
-    assert this.fates() == {3: PointerKind.PARKED}
+    assert this.kinds() == {3: PointerKind.PARKED}
     this.clock += BELIEVED_AFTER
     assert this.looked() == []
-    assert this.fates() == {3: PointerKind.DEAD}
+    assert this.kinds() == {3: PointerKind.DEAD}
     assert not this.reader.trouble
 
 
@@ -223,7 +224,7 @@ def test_lost_message_waits_while_dead_letters_are_full() -> None:
     this = Fixture(Pointer(3), *dead)
     this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
     assert this.looked() == []
-    assert this.ledger.pointers[3].fate is PointerKind.PARKED
+    assert this.ledger.pointers[3].kind is PointerKind.PARKED
     assert "no room for more dead letters" in this.reader.trouble[WHERE]
 
 
@@ -256,7 +257,7 @@ def test_thread_hands_out_and_ends() -> None:
     this.reader.start()
     eventually(lambda: [work.offset for work in this.works] == [3], 20, "the message")
     this.ledger.point_at([Pointer(4)])
-    this.reader.wake()
+    this.pointer_works.flag.set()
     eventually(lambda: [work.offset for work in this.works] == [3, 4], 20, "the second message")
     assert this.reader.close(Deadline(20))
     assert this.log.closed
@@ -265,7 +266,7 @@ def test_thread_hands_out_and_ends() -> None:
 pointers = st.builds(
     Pointer,
     offset=st.integers(0, 30),
-    fate=st.sampled_from(PointerKind),
+    kind=st.sampled_from(PointerKind),
     due_ms=st.integers(0, 9),
     key=st.sampled_from(["", "a", "b"]),
 )
@@ -275,7 +276,7 @@ pointers = st.builds(
 def test_laws_of_due_pointers(some: list[Pointer], in_hand: frozenset[int]) -> None:
     """What is due is parked, is the first of its key, is in no hand; and nothing that is due stays out."""
     due, next_ms = due_pointers(some, in_hand, 5)
-    parked = [p for p in some if p.fate is PointerKind.PARKED]
+    parked = [p for p in some if p.kind is PointerKind.PARKED]
     first = [p for p in parked if not p.key or p.offset == min(q.offset for q in parked if q.key == p.key)]
     free = [p for p in first if p.offset not in in_hand]
     assert due == sorted((p for p in free if p.due_ms <= 5), key=lambda p: p.offset)

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from tests.streams import valid_lease
+from tests.streams import delivery_of, valid_lease
 from tests.timing import eventually
 from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import ReadLimits
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
+from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.run_state import RunParts, run_problems
@@ -39,7 +39,7 @@ AT_ONCE = Deadline(0.0)
 class World:
     """A reader of one stream with the partition ``t-0``, which steps when the test says so."""
 
-    def __init__(self, *, window: int = 100, skip: bool = False) -> None:
+    def __init__(self, *, window: int = 100, skip: bool = False, lending: Lending | None = None) -> None:
         self.lease = valid_lease()
         budget = QueueBudget(1 << 30)
         self.queue = StreamQueue(100, lambda: None, budget)
@@ -47,15 +47,15 @@ class World:
         self.stream: KafkaStream[Any, Any] = KafkaStream(reader, timeout=None)
         self.position = self.owned()
         self.woken = 0
-        self.engine = Engine(self.lease, EngineRules())
+        self.dispatcher = Dispatcher(self.lease, RunRules())
         self.reader = Reader(
             "g_c",
-            self.engine,
+            self.dispatcher,
             ReadLimits(window, budget),
-            streams=lambda: [self.stream],
-            positions=lambda: {TP: self.position},
-            stream_of=lambda _: self.stream,
-            wake_fetchers=self.wake,
+            delivery_of(self.stream),
+            lambda: {TP: self.position},
+            self.wake,
+            lending=lending,
         )
 
     def wake(self) -> None:
@@ -75,13 +75,13 @@ class World:
 
     def take(self, most: int = 1000) -> list[Any]:
         self.read()
-        return list(self.engine.take(most, AT_ONCE))
+        return list(self.dispatcher.take(most, AT_ONCE))
 
     def offsets(self) -> list[int]:
         return [work.offset for work in self.take()]
 
     def finish(self, works: list[Any]) -> None:
-        self.engine.settle([(work, DONE) for work in works])
+        self.dispatcher.settle([(work, DONE) for work in works])
 
 
 @pytest.fixture
@@ -156,32 +156,42 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     world.deliver(2, 3)
     assert world.offsets() == [2, 3, 4]
     assert world.position.ledger is not None
-    assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {
+    assert {one.offset: one.kind for one in world.position.ledger.pointers.values()} == {
         1: PointerKind.PARKED,
         3: PointerKind.DEAD,
     }
 
 
-def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> None:
-    """The ledger of the new log is made later, once it is known what is lent."""
-    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+class LendsLater:
+    """Makes ledgers once it is ``known`` what is lent."""
+
     known = False
 
-    def lends(position: PartitionPosition) -> SharedLedger | None:
-        return SharedLedger(position, position.consumed or 0, None, position.known_pointers) if known else None
+    def concerns(self, position: PartitionPosition) -> bool:
+        return True
 
-    world.reader.lends = lends
+    def ledger_of(self, position: PartitionPosition) -> SharedLedger | None:
+        if not self.known:
+            return None
+        return SharedLedger(position, position.consumed or 0, None, position.known_pointers)
+
+
+def test_an_old_pointer_hides_no_message_where_slots_are_lent() -> None:
+    """The ledger of the new log is made later, once it is known what is lent."""
+    lends = LendsLater()
+    world = World(lending=lends)
+    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
     for jump in (False, True):
         if jump:
             world.queue.jump(world.position, 2)
         world.deliver(2 if jump else 0, 6)
         world.read()
-        known = True
+        lends.known = True
         world.deliver(2 if jump else 0, 6)
         world.finish(world.take())
-        known = False
+        lends.known = False
     ledger = present(world.position.ledger)
-    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
+    assert {one.offset: one.kind for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
 
 
 def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:
@@ -207,10 +217,10 @@ def test_a_jump_back_that_waits_outlives_another_read(world: World) -> None:
 def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
     world.deliver(0, 600)
     world.reader.step()
-    home = world.reader.partitions[0]
-    world.reader.read_again(home, 100)
+    partition = world.reader.partitions[0]
+    world.reader.read_again(partition, 100)
     world.finish(world.take())
-    assert home.held_bytes == 0
+    assert partition.held_bytes == 0
 
 
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
@@ -321,7 +331,7 @@ def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, m
 def test_results_that_wait_to_be_stored_are_told(world: World) -> None:
     world.deliver(0, 1)
     world.read()
-    parts = RunParts(world.engine, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
+    parts = RunParts(world.dispatcher, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
     assert run_problems(parts) == ()
     world.reader.unstored = {TP: 7.4}
     (problem,) = run_problems(parts)

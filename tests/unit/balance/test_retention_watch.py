@@ -61,7 +61,7 @@ class Fixture:
         self.down = False
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
         self.ledger = MessageLedger(position, 100, pointers={p.offset: p for p in pointers})
-        self.home: Any = SimpleNamespace(position=position, ledger=self.ledger, own=True)
+        self.partition: Any = SimpleNamespace(position=position, ledger=self.ledger, own=True)
         self.watch = RetentionWatch(self)
 
     def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
@@ -76,7 +76,7 @@ class Fixture:
     def looked(self, after_ms: int = LOOK_AFTER_MS) -> list[tuple[int, int]]:
         """Look. Return the offsets at risk with the times."""
         self.now += after_ms
-        self.watch.look([self.home], self.now)
+        self.watch.look([self.partition], self.now)
         return [(one.offset, one.deleted_ms) for one in self.watch.at_risk]
 
 
@@ -134,5 +134,5 @@ def test_pointer_or_partition_that_went_is_forgotten() -> None:
     this.ledger.finish([7])
     assert this.looked() == []
     this.ledger.point_at([Pointer(7)])
-    this.home.position.revoked = True
+    this.partition.position.revoked = True
     assert this.looked() == []

@@ -1,4 +1,4 @@
-"""Sharing with the real reader and engine: what a lost connection or a quick change of loans must not repeat."""
+"""Sharing with the real reader and dispatcher: what a lost connection or a quick change of loans must not repeat."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any, cast
 
 import pytest
 
+from tests.streams import delivery_of
 from tests.timing import eventually, scaled
 from tests.unit.balance.loan_fakes import TP, Store
 from tests.values import present
 from zkconsumer.balance import reader as reader_module
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.sharing import sharing_thread
+from zkconsumer.balance.sharing import lent_partition, sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
-from zkconsumer.balance.sharing.lent_partition import slots_in_hand
+from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
@@ -98,16 +99,17 @@ class World:
             return KafkaStream(chunks, timeout=None)
 
         self.stream = made_stream("t")
-        self.engine = Engine(self.session.lease, EngineRules())
+        self.dispatcher = Dispatcher(self.session.lease, RunRules())
         self.own: dict[Any, PartitionPosition] = {}
+        self.lent = LentPartitions()
         self.reader = ObedientReader(
             "g_b",
-            self.engine,
+            self.dispatcher,
             ReadLimits(100, budget),
-            streams=lambda: [self.stream],
-            positions=lambda: self.own,
-            stream_of=lambda _: self.stream,
-            wake_fetchers=lambda: None,
+            delivery_of(self.stream),
+            lambda: self.own,
+            lambda: None,
+            lending=self.lent,
         )
         self.fetched: list[tuple[PartitionPosition, Any]] = []
         access = SharingAccess(
@@ -121,7 +123,8 @@ class World:
             forget=lambda: None,
         )
         self.store = Store()
-        self.sharing = Sharing(access, self.engine, self.reader, AdvertisedShare("key", 2), cast(Any, self.store))
+        share = AdvertisedShare("key", 2)
+        self.sharing = Sharing(access, self.dispatcher, self.reader, self.lent, share, cast(Any, self.store))
 
     def fetch(self, position: PartitionPosition, queue: Sink) -> None:
         self.fetched.append((position, queue))
@@ -137,7 +140,7 @@ class World:
         position = self.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
         self.fetched.append((position, self.stream.queue))
         self.group(())
-        assert self.sharing.ledger_of(position) is None
+        assert self.lent.ledger_of(position) is None
         self.sharing.step()
         self.reader.step()
         return position
@@ -148,7 +151,7 @@ class World:
         self.fetched.append((position, self.stream.queue))
         self.group(others)
         self.store.sight = replace(self.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
-        assert self.sharing.ledger_of(position) is None
+        assert self.lent.ledger_of(position) is None
         self.sharing.step()
         self.store.sight = replace(self.store.sight, loans={TP: {}}, mine={})
         self.sharing.step()
@@ -168,10 +171,10 @@ class World:
         queue.deliver(position, bytes(records), (first, first + count), ())
         while self.reader.step():
             pass
-        return list(self.engine.take(1000, AT_ONCE))
+        return list(self.dispatcher.take(1000, AT_ONCE))
 
     def finish(self, works: list[Any], outcome: Outcome = DONE) -> None:
-        self.engine.settle([(work, outcome) for work in works])
+        self.dispatcher.settle([(work, outcome) for work in works])
 
 
 @pytest.mark.parametrize("away_at", range(1, 7))
@@ -205,7 +208,7 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     with pytest.raises(RegistryError):
         world.lend(2, 30, start=4)
     assert len(world.fetched) == 1
-    assert not world.engine.may_start(first)
+    assert not world.dispatcher.may_start(first)
     world.store.looked = lambda: None
     world.sharing.step()
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
@@ -216,15 +219,15 @@ def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
     world = World()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     loan = Loan(1, "s", "b", 20, 30, "key", ALL_SLOTS, 0, FinishedNote(0))
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     for others in ("c", ""):
         world.group(others)
         world.store.sight = replace(world.store.sight, loans={TP: {"c": SeenLoan(loan, 1)}})
         world.sharing.step()
-        assert world.sharing.ledger_of(position) is None
+        assert world.lent.ledger_of(position) is None
     for _ in range(2):
         world.sharing.step()
-    assert world.sharing.ledger_of(position) is not None
+    assert world.lent.ledger_of(position) is not None
 
 
 def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,15 +242,15 @@ def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.M
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(sharing_thread, "InterruptibleLock", Lock)
+    monkeypatch.setattr(lent_partition, "InterruptibleLock", Lock)
     monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
     world = World()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     world.fetched.append((position, world.stream.queue))
     world.group("c")
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     meanwhile.append(world.sharing.step)
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.reader.step()
     for _ in range(4):
         world.sharing.step()
@@ -258,11 +261,11 @@ def key_to_lend() -> bytes:
     """Return a key whose slot an owner lends to a member ``c`` that joins."""
     world = World()
     world.own_partition()
-    home = world.take()[0].home
+    partition = world.take()[0].partition
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    return next(key for n in range(1000) if home.leaving >> slot_of_key(key := b"%d" % n) & 1)
+    return next(key for n in range(1000) if present(partition.slots).leaving >> slot_of_key(key := b"%d" % n) & 1)
 
 
 def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,12 +274,12 @@ def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatc
     key, world = key_to_lend(), World()
     world.own_partition()
     works = world.take(key=key)
-    home: OpenPartition = works[0].home
+    partition: OpenPartition = works[0].partition
     for others, back in (("c", works[:2]), ("", works[2:])):
         world.group(others)
         for _ in range(2):
             world.sharing.step()
-        assert home.leaving >> slot_of_key(key) & 1
+        assert present(partition.slots).leaving >> slot_of_key(key) & 1
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=key)] == [0, 1, 2, 3]
@@ -290,7 +293,7 @@ def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
     slot = 1 << slot_of_key(b"k")
     for number, kept, back in ((2, ALL_SLOTS & ~slot, works[:2]), (3, ALL_SLOTS, works[2:])):
         world.lend(number, 20, kept=kept)
-        assert works[0].home.leaving & slot
+        assert works[0].partition.slots.leaving & slot
         world.finish(back, NOT_STARTED)
     world.sharing.step()
     assert [work.offset for work in world.take(key=b"k")] == [0, 1, 2, 3]
@@ -309,14 +312,14 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
     for work in works:
         failed |= 1 << work.slot
 
-    def in_hand(homes: Collection[OpenPartition]) -> int:
+    def in_hand(partitions: Collection[OpenPartition]) -> int:
         world.finish(works, Failed(ValueError("bad")))
-        return slots_in_hand(homes)
+        return slots_in_hand(partitions)
 
     world.group("c")
     for _ in range(2):
         world.sharing.step()
-    assert works[0].home.leaving & failed
+    assert works[0].partition.slots.leaving & failed
     monkeypatch.setattr(sharing_thread, "slots_in_hand", in_hand)
     world.sharing.step()
     assert world.sharing.lent[TP]["c"]
@@ -339,9 +342,9 @@ def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bo
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     position.known_note = FinishedNote(0)
     world.reader.meanwhile = lambda: world.finish(works)
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.sharing.step()
-    ledger = present(world.sharing.ledger_of(position))
+    ledger = present(world.lent.ledger_of(position))
     assert not any(ledger.wants(work.offset, work.slot) for work in works)
 
 
@@ -384,13 +387,13 @@ def test_a_forbidden_loan_stops_no_other_partition(monkeypatch: pytest.MonkeyPat
             world.sharing.step()
     assert world.sharing.lent[TP]
     work, *_ = world.take()
-    assert work.home.position.tp == OTHER
-    assert world.engine.may_start(work)
+    assert work.partition.position.tp == OTHER
+    assert world.dispatcher.may_start(work)
     world.session.lose_connection()
     world.session.connect(20)
     with pytest.raises(NotPermittedError):
         world.sharing.step()
-    assert world.engine.may_start(work)
+    assert world.dispatcher.may_start(work)
 
 
 def forbidden(*_: object) -> bool:
@@ -409,12 +412,12 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
 
     lend(1, ALL_SLOTS)
     works = world.take(0, 8)
-    home = works[0].home
+    partition = works[0].partition
     world.finish(works)
     for _ in range(3):
         lend(2, rest, first)
-    home.cut = home.position.cut = 4
-    home.position.revoked = True
+    partition.reading.cut = partition.position.cut = 4
+    partition.position.revoked = True
     world.sharing.step()
     lend(3, ALL_SLOTS)
     ledger = present(world.fetched[-1][0].ledger)
@@ -431,7 +434,7 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
     works = world.take()
     for _ in range(looks):
         world.sharing.step()
-    in_hand = slots_in_hand([works[0].home])
+    in_hand = slots_in_hand([works[0].partition])
     loan = world.store.sight.mine[TP]
     position = PartitionPosition(TP, ThreadId("b-0"), 0)
     position.known_note = FinishedNote(0)
@@ -452,9 +455,9 @@ def test_a_new_owner_keeps_a_loan_that_it_has_in_hand() -> None:
     position.known_note = FinishedNote(0)
     world.group(())
     world.store.sight = replace(world.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
-    assert world.sharing.ledger_of(position) is None
+    assert world.lent.ledger_of(position) is None
     world.sharing.step()
-    assert world.sharing.ledger_of(position) is not None
+    assert world.lent.ledger_of(position) is not None
     assert world.store.sight.loans[TP]
     world.finish(works)
     world.sharing.step()
@@ -481,7 +484,7 @@ def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.Monke
     world.store.sight = GroupSight(
         {"b": 30}, owners={TP: Owner("b", 30, True)}, loans={TP: {"b": seen}}, mine={TP: seen}
     )
-    world.sharing.ledger_of(position)
+    world.lent.ledger_of(position)
     world.sharing.step()
-    ledger = present(world.sharing.ledger_of(position))
+    ledger = present(world.lent.ledger_of(position))
     assert [work.offset for work in works if ledger.wants(work.offset, work.slot)] == []

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.balance.loan_fakes import TP, Store
+from zkconsumer.balance.open_partition import LoanSight, ReadProgress, SharedSlots
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.loan_nodes import Loan
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
@@ -34,10 +36,13 @@ class Obeying(BorrowedPartition):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.begins, Obeying.made = [], self
-        self.current: Callable[[], bool] = lambda: False
+        self.loan: LoanSight | None = None
 
-    def begin_while(self, current: Callable[[], bool]) -> None:
-        self.current = current
+    def current(self) -> bool:
+        return self.loan is not None and self.loan.epoch == self.loan.lease.epoch
+
+    def begin_while(self, loan: LoanSight) -> None:
+        self.loan = loan
 
     def obey(self, *_: Any) -> None:
         self.begins.append(self.current())
@@ -49,8 +54,8 @@ class Reader:
     def __init__(self) -> None:
         self.stuck = False
         self.calls: list[Callable[[], None]] = []
-        self.lends: object = None
-        self.home: Any = None
+        self.lent = LentPartitions()
+        self.partition: Any = None
         self.thread = SimpleNamespace(is_alive=lambda: not self.stuck)
         self.read_from: list[int] = []
 
@@ -65,8 +70,8 @@ class Reader:
     def wake(self) -> None:
         pass
 
-    def home_of(self, _: PartitionPosition) -> Any:
-        return self.home
+    def partition_of(self, _: PartitionPosition) -> Any:
+        return self.partition
 
     def read_again(self, _: object, offset: int) -> None:
         self.read_from.append(offset)
@@ -91,14 +96,14 @@ def sharing(
     """Return the sharing of member ``b`` in session 20."""
     session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
     session.require_id = lambda: session.session_id
-    engine = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None, reopen=lambda _, slots: (slots, set()))
+    dispatcher = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None, reopen=lambda _, slots: (slots, set()))
     store = store or Store()
     share = AdvertisedShare("key", 2)
-    return (
-        Sharing(access(session, position), cast(Any, engine), cast(Any, reader), share, cast(Any, store)),
-        store,
-        session,
+    reader.lent = LentPartitions()
+    made = Sharing(
+        access(session, position), cast(Any, dispatcher), cast(Any, reader), reader.lent, share, cast(Any, store)
     )
+    return made, store, session
 
 
 def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store, Reader, PartitionPosition]:
@@ -108,10 +113,10 @@ def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store
     made, store, _ = sharing(reader, position)
     registration = Registration("static", {"t": 1}, extra={SHARE_KEY: str(AdvertisedShare("key", 2))})
     store.sight = GroupSight({"b": 20, "c": 30}, {"b": registration, "c": registration}, {TP: Owner("b", 20, True)})
-    assert made.ledger_of(position) is None
+    assert reader.lent.ledger_of(position) is None
     made.step()
-    position.ledger = made.ledger_of(position)
-    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
+    position.ledger = reader.lent.ledger_of(position)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
     made.step()
     assert not store.loans
     return made, store, reader, position
@@ -172,15 +177,15 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     ((loan, note),) = store.loans
     second, _, _ = sharing(reader, position, store)
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(loan, note=note), 0)}})
-    assert second.ledger_of(position) is None  # the reader asks for the ledger of each partition
+    assert reader.lent.ledger_of(position) is None  # the reader asks for the ledger of each partition
     second.step()
     assert second.lent == first.lent == {TP: {"c": loan.slots}}
     adopted, _ = store.loans[-1]
     assert adopted.stay != loan.stay
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
     second.step()
-    position.ledger = second.ledger_of(position)
-    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
+    position.ledger = reader.lent.ledger_of(position)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
     for _ in range(2):  # the group has changed, and then stays so
@@ -195,5 +200,7 @@ def test_slots_go_back_at_the_end_of_the_borrowers_run(at: int, unfinished: int,
     one = BorrowedPartition(TP, cast(Any, None), "key")
     assert not one.refused
     ledger = SimpleNamespace(unfinished=unfinished)
-    one.home = cast(Any, SimpleNamespace(at=at, limit=5, refused=2, ledger=ledger))
+    slots = SharedSlots()
+    slots.refused = 2
+    one.partition = cast(Any, SimpleNamespace(reading=ReadProgress(at, 5), shared=slots, ledger=ledger))
     assert one.refused == refused

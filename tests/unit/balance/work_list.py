@@ -1,4 +1,4 @@
-"""A source of works for tests of executors, in place of the engine."""
+"""A source of works for tests of executors, in place of the dispatcher."""
 
 from __future__ import annotations
 

@@ -195,6 +195,11 @@ def test_drop_keeps_a_file_that_undo_puts_back(world: World) -> None:
     assert world.pointers(1)[1].reason == "rejected"
 
 
+def test_undo_files_name_the_kind_as_those_of_earlier_releases(world: World) -> None:
+    assert world("drop", "g", "--topic", "t:0", "--reason", "Timeout", "--execute", "--undo-file", "u") == 0
+    assert [one["fate"] for one in json.loads(Path("u").read_text())["pointers"]] == ["dead"]
+
+
 def test_undo_makes_a_missing_node(world: World) -> None:
     assert world("drop", "g", "--topic", "t:0", "--reason", "Timeout", "--execute", "--undo-file", "u") == 0
     world.zookeeper.remove("/consumers/g/parked")
@@ -238,7 +243,7 @@ def test_replay_leaves_messages_that_are_gone(world: World) -> None:
         assert "4 messages are no longer in the log" in world.err
     assert "group g: 1 messages were replayed" in world.err
     after = world.pointers()
-    assert after.pop(3).fate is PointerKind.PARKED
+    assert after.pop(3).kind is PointerKind.PARKED
     assert after == {place: one for place, one in before.items() if one.offset != 3}
 
 
@@ -257,7 +262,7 @@ def test_pointers_to_a_topic_made_anew_are_shown_as_lost(capsys: pytest.CaptureF
         assert world("drop", "g", "--topic", "t:0", "--offset", "4", "--execute", "--undo-file", undo) == 0
         assert world("undo", undo, "--execute") == 0
         assert world("replay", "g", "--all", "--execute") == 1
-        assert [(one.offset, one.fate, one.lost_ms > 0) for one in world.pointers().values()] == [
+        assert [(one.offset, one.kind, one.lost_ms > 0) for one in world.pointers().values()] == [
             (4, PointerKind.DEAD, True),
             (7, PointerKind.DEAD, True),
         ]

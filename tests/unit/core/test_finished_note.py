@@ -172,14 +172,14 @@ def test_the_most_pointers_fit_their_node() -> None:
     pointers = [
         Pointer(
             random.randrange(1 << 62),
-            fate,
+            kind,
             attempts=random.randrange(99),
             due_ms=random.randrange(1 << 50),
             first_ms=random.randrange(1 << 50),
             key=f"{random.randrange(1 << 72):018x}",
             reason="".join(chr(random.randrange(0x4E00, 0x9000)) for _ in range(MOST_REASON)),
         )
-        for fate in PointerKind
+        for kind in PointerKind
         for _ in range(MOST_POINTERS)
     ]
     data = encode_pointers(pointers)
@@ -203,7 +203,7 @@ BAD_LISTS = {
     "no list": _list(b"{}"),
     "no pointer": _list(b"[1]"),
     "a negative offset": _list(b'[[-1,"parked",0,0,0,"",""]]'),
-    "a fate of a later release": _list(b'[[1,"buried",0,0,0,"",""]]'),
+    "a kind of a later release": _list(b'[[1,"buried",0,0,0,"",""]]'),
     "a number as key": _list(b'[[1,"dead",0,0,0,1,""]]'),
     "a huge number": _list(b"[[" + b"9" * 10_000 + b',"dead",0,0,0,"",""]]'),
 }

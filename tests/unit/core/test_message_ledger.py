@@ -86,8 +86,8 @@ class Owner:
     def park(self, number: int) -> None:
         for offset in self.pick(number):
             self.in_hand.remove(offset)
-            fate = PointerKind.DEAD if number % 5 == 0 else PointerKind.PARKED
-            assert self.ledger.point_at([Pointer(offset, fate, attempts=3)])
+            kind = PointerKind.DEAD if number % 5 == 0 else PointerKind.PARKED
+            assert self.ledger.point_at([Pointer(offset, kind, attempts=3)])
 
     def finish_parked(self, number: int) -> None:
         for offset in sorted(self.ledger.pointers.keys() - self.in_hand)[number % 3 :][:1]:
@@ -257,7 +257,7 @@ def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
     owner.position.cut = 5
     assert owner.lose_cut(7_000) == 2 * MOST_POINTERS - 5
     lost = [one for one in owner.pointers.values() if one.lost_ms]
-    assert {one.fate for one in lost} == {PointerKind.DEAD}
+    assert {one.kind for one in lost} == {PointerKind.DEAD}
     assert lost[-1].reason.endswith("its log was truncated, or its topic was made anew; it was parked: no")
     assert (owner.position.cut, owner.lose_cut(8_000)) == (-1, 0)
     assert owner.wants(1500, 0)

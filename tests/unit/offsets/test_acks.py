@@ -130,7 +130,7 @@ def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     assert other.session.write(POINTERS, encode_pointers(tool.values()), soon())
     ledger.point_at([Pointer(101)])
     one.commit()
-    assert {o: p.fate for o, p in server.pointers().items()} == {
+    assert {o: p.kind for o, p in server.pointers().items()} == {
         100: PointerKind.PARKED,
         101: PointerKind.PARKED,
         103: PointerKind.PARKED,
@@ -277,7 +277,7 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     assert (again.consumed, again.known_note) == (100 if written_since else 0, None)
     assert dict(again.known_pointers) == server.pointers()
     first, second = server.pointers().values()
-    assert (first.offset, first.fate, first.attempts) == (100, PointerKind.DEAD, 3)
+    assert (first.offset, first.kind, first.attempts) == (100, PointerKind.DEAD, 3)
     assert first.reason == "no longer in the log: its topic was deleted and made anew"
     assert (second.offset, second.reason) == (101, f"{first.reason}; it was dead: no")
     assert "2 parked messages and dead letters of it are no longer in the log" in caplog.text

@@ -129,7 +129,7 @@ def test_slots_on_loan_count_by_their_share() -> None:
 
 
 def test_only_the_first_messages_are_kept() -> None:
-    many = [Pointer(n, fate) for at, fate in enumerate(PointerKind) for n in range(at * 900, at * 900 + 900)]
+    many = [Pointer(n, kind) for at, kind in enumerate(PointerKind) for n in range(at * 900, at * 900 + 900)]
     node = pointers_node(encode_pointers(many), stat())
     assert (node.parked, node.dead, len(node.listed)) == (900, 900, 2 * MOST_LISTED)
     attempts = {n: Attempts(1, 0) for n in range(900)}

@@ -7,8 +7,8 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.open_partition import Borrowed, OpenPartition
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
@@ -36,7 +36,7 @@ class BorrowedPartition:
     def __init__(self, tp: TopicPartition, stream: Callable[[str], KafkaStream[Any, Any]], order: str) -> None:
         self.tp = tp
         self.borrower = Borrower(order)
-        self.home: OpenPartition | None = None
+        self.partition: OpenPartition | None = None
         self.begun: tuple[PartitionPosition, StreamQueue] | None = None
         self.ended = False
         self.left = False
@@ -54,77 +54,78 @@ class BorrowedPartition:
     def obey(
         self,
         orders: Sequence[BorrowerOrder],
-        engine: Engine,
+        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
         lender: str = "",
     ) -> None:
-        """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
-        self._reader, before = reader, self.home
-        self._begin_anew(engine, reader)
+        """Do what concerns the ledger and the dispatcher. Arguments: ``lender`` is the owner, for the state."""
+        self._reader, before = reader, self.partition
+        self._begin_anew(dispatcher, reader)
         for order in orders:
             if isinstance(order, EndLoan):
                 self.end()
             elif isinstance(order, TakeOn):
                 # the order may be older than the cut of the log
-                self._take_on(replace(order, note=_of_same_log(before, order.note)), engine, reader)
-            elif isinstance(order, GiveUp) and self._ledger is not None and self.home is not None:
+                self._take_on(replace(order, note=_of_same_log(before, order.note)), dispatcher, reader)
+            elif isinstance(order, GiveUp) and self._ledger is not None and self.partition is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
-                self.home.refused &= ~order.slots
-        home, ledger = self.home, self._ledger
-        if home is None or ledger is None:
+                self.partition.shared.refused &= ~order.slots
+        partition, ledger = self.partition, self._ledger
+        if partition is None or ledger is None:
             return
         if not self.borrower.held and self.borrower.reports is not None:
             self.end()
             return
-        home.lender = lender
+        partition.shared.lender = lender
         closing = self.borrower.closing
         reopened = self._closed & ~closing & ledger.slots
-        opened, start = reopen(home, ledger, engine, reopened)
+        opened, start = reopen(partition, ledger, dispatcher, reopened)
         if opened:
-            reader.read_again(home, start)
+            reader.read_again(partition, start)
         if closed := closing & ~self._closed:
-            engine.give_up(home, closed, wake)
+            dispatcher.give_up(partition, closed, wake)
         self._closed = closing | reopened & ~opened
         paused = self.borrower.reports is None
-        if paused != home.position.paused:
-            (home.queue.pause if paused else home.queue.resume)(home.position)
+        if paused != partition.position.paused:
+            queue = partition.stream.queue
+            (queue.pause if paused else queue.resume)(partition.position)
 
-    def _begin_anew(self, engine: Engine, reader: Reader) -> None:
+    def _begin_anew(self, dispatcher: Dispatcher, reader: Reader) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
-        home, ledger = self.home, self._ledger
-        if home is None or ledger is None or home.cut < 0:
+        partition, ledger = self.partition, self._ledger
+        if partition is None or ledger is None or partition.reading.cut < 0:
             return
         self.end()
-        self.borrower.cut(lambda note: _of_same_log(home, note))
-        self._take_on(TakeOn(ledger.slots, _of_same_log(home, ledger.point().note)), engine, reader)
+        self.borrower.cut(lambda note: _of_same_log(partition, note))
+        self._take_on(TakeOn(ledger.slots, _of_same_log(partition, ledger.point().note)), dispatcher, reader)
 
-    def _take_on(self, order: TakeOn, engine: Engine, reader: Reader) -> None:
-        if self._ledger is not None and self.home is not None:
+    def _take_on(self, order: TakeOn, dispatcher: Dispatcher, reader: Reader) -> None:
+        if self._ledger is not None and self.partition is not None:
             again = self._ledger.take_on(order.slots, order.note)
-            engine.take_on(self.home, order.slots)
-            reader.read_again(self.home, again)
+            dispatcher.take_on(self.partition, order.slots)
+            reader.read_again(self.partition, again)
             return
         base = order.note.base
         position = PartitionPosition(self.tp, ThreadId("borrowed-0"), base)
         ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=InterruptibleLock())
         position.ledger = self._ledger = ledger
         stream = self._stream = self._make_stream(self.tp.topic)
-        self.home = reader.borrow(Borrowed(position, ledger, stream))
+        self.partition = reader.borrow(position, ledger, stream)
         if order.note.attempts:
-            self.home.attempts_to = max(order.note.attempts) + 1
+            self.partition.reading.attempts_to = max(order.note.attempts) + 1
         self._closed = NO_SLOTS
         self.begun = (position, stream.queue)
 
     def end(self) -> None:
         """Read the partition no more. What is in hand ends by itself."""
-        if self.home is not None and self._stream is not None and self._reader is not None:
-            self._stream.queue.revoke([self.home.position])
-            self._reader.return_borrowed(self.home.position)
+        if self.partition is not None and self._stream is not None and self._reader is not None:
+            self._stream.queue.revoke([self.partition.position])
+            self._reader.return_borrowed(self.partition.position)
             self._stream.queue.close()
             self.ended = True
-        self.home = self._ledger = self._stream = None
+        self.partition = self._ledger = self._stream = None
         self.begun = None
         self._closed = NO_SLOTS
 
@@ -134,30 +135,26 @@ class BorrowedPartition:
         May be called again, if the caller could not wait for it.
         """
         if self.word is None:
-            borrower, home, ledger = self.borrower, self.home, self._ledger
+            borrower, partition, ledger = self.borrower, self.partition, self._ledger
             self.end()  # first: a message that began after the last word would be repeated
-            note = _of_same_log(home, borrower.note(ledger))
+            note = _of_same_log(partition, borrower.note(ledger))
             self.word = LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
 
     # ---- the sharing thread
 
-    def begin_while(self, current: Callable[[], bool]) -> None:
-        """Let messages of this loan begin as long as ``current`` says so, which any thread asks.
-
-        It is asked last: a worker may have looked at everything else before the session and the loan ended. For the
-        same reason each stay has its own. Otherwise what is current of the next loan would count for that worker.
-        """
-        if (home := self.home) is not None:
-            position = home.position
-            home.may_start = lambda _: not position.revoked and current()
+    def begin_while(self, loan: LoanSight) -> None:
+        """Let messages of this loan begin as long as the session has the connection in which it was seen."""
+        if (partition := self.partition) is not None:
+            partition.shared.loan = loan
 
     @property
     def refused(self) -> int:
         """The slots to give back: of messages that fail, or all if the run has an end and everything before is done."""
-        home = self.home
-        if home is None:
+        partition = self.partition
+        if partition is None:
             return NO_SLOTS
-        return ALL_SLOTS if home.at >= home.limit and not home.ledger.unfinished else home.refused
+        at_end = partition.reading.at >= partition.reading.limit
+        return ALL_SLOTS if at_end and not partition.ledger.unfinished else partition.shared.refused
 
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""
@@ -165,7 +162,7 @@ class BorrowedPartition:
         if borrower.reports is None:
             self.left = True
             return None
-        note = _of_same_log(self.home, borrower.note(self._ledger))
+        note = _of_same_log(self.partition, borrower.note(self._ledger))
         report = LoanReport(
             borrower.number,
             borrower.stay,
@@ -188,11 +185,11 @@ class BorrowedPartition:
         self.told, self._told_at = report, now
 
 
-def _of_same_log(home: OpenPartition | None, note: FinishedNote) -> FinishedNote:
+def _of_same_log(partition: OpenPartition | None, note: FinishedNote) -> FinishedNote:
     """Return a note without what it says of messages of a log that was cut short."""
-    if home is None or home.cut < 0:
+    if partition is None or partition.reading.cut < 0:
         return note
-    return replace(note.before(home.cut), base=min(note.base, home.cut))
+    return replace(note.before(partition.reading.cut), base=min(note.base, partition.reading.cut))
 
 
 def _moves(report: LoanReport) -> tuple[object, ...]:

@@ -1,10 +1,10 @@
-"""One partition of ours whose slots may be lent: its ledger, and what the lender's orders mean for the engine."""
+"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for the dispatcher."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.lender import (
@@ -18,19 +18,21 @@ from zkconsumer.balance.sharing.lender import (
 )
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
+from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.zookeeper.session import Session
 
 
-def slots_in_hand(homes: Collection[OpenPartition]) -> int:
+def slots_in_hand(partitions: Collection[OpenPartition]) -> int:
     """Return the slots of the messages that handlers have. Any thread."""
     found = NO_SLOTS
-    for home in homes:
-        for work in home.hand.copy():
-            found |= 1 << work.slot
-    return found & ALL_SLOTS
+    for one in partitions:
+        if one.slots is not None:
+            found |= one.slots.in_hand
+    return found
 
 
 class LentPartition:
@@ -77,16 +79,16 @@ class LentPartition:
     def obey(
         self,
         orders: Sequence[LenderOrder],
-        home: OpenPartition,
-        engine: Engine,
+        partition: OpenPartition,
+        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
     ) -> None:
-        """Do what concerns the ledger and the engine. Called on the reader's thread."""
+        """Do what concerns the ledger and the dispatcher. Called on the reader's thread."""
         ledger, again = self.ledger, None
         for order in orders:
             if isinstance(order, CloseSlots):
-                engine.give_up(home, order.slots & ~self._closed, wake)
+                dispatcher.give_up(partition, order.slots & ~self._closed, wake)
                 self._closing = order.slots
                 self._closed |= order.slots
             elif isinstance(order, LendSlots):
@@ -95,23 +97,87 @@ class LentPartition:
                 ledger.reported(order.borrower, order.note)
             elif isinstance(order, TakeBack):
                 again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
-                engine.take_on(home, order.slots)
+                dispatcher.take_on(partition, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
-        opened, start = reopen(home, ledger, engine, reopened)
+        opened, start = reopen(partition, ledger, dispatcher, reopened)
         self._closed = self._closing | reopened & ~opened
         if opened:
             again = _lower(again, start)
         if again is not None:
-            reader.read_again(home, again)
+            reader.read_again(partition, again)
 
 
-def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> tuple[int, int]:
+class LentPartitions:
+    """Our partitions whose slots are or may be on loan; see :class:`~zkconsumer.balance.open_partition.Lending`.
+
+    A partition is ``wanted`` until a stay at it begins here, or until it is known to stay whole, with nothing on loan.
+    ``flag`` is set when one is wanted: the sharing thread waits for it. Threads: that one, and the reader's for
+    :meth:`ledger_of` and :meth:`concerns`. A lock guards what is wanted; nothing waits under it.
+    """
+
+    def __init__(self) -> None:
+        self.flag = WakeFlag()
+        self._lock = InterruptibleLock()
+        self.stays: dict[PartitionPosition, LentPartition] = {}
+        self._wanted: dict[PartitionPosition, None] = {}  # in order, unlike a set
+        self._whole: set[PartitionPosition] = set()
+
+    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+        """Return the ledger of a partition of ours, None until it is known what is lent."""
+        lent = self.stays.get(position)
+        if lent is not None and not lent.over:
+            if not lent.opened:
+                lent.opened = lent.ready
+                return lent.ledger if lent.ready else None
+            lent.over = True  # it goes on at another place of its log, in a new stay
+        with self._lock:
+            # Otherwise a second stay could begin while the first one is open, and its loans would never come back.
+            if self.stays.get(position) is lent and position not in self._wanted:
+                self._wanted[position] = None
+                self.flag.set()
+        return None
+
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan."""
+        return position not in self._whole
+
+    def want(self, positions: Iterable[PartitionPosition]) -> None:
+        """Have it looked up what is lent of these."""
+        with self._lock:
+            self._wanted.update(dict.fromkeys(positions))
+
+    def wanted(self, owned: Mapping[TopicPartition, PartitionPosition]) -> list[PartitionPosition]:
+        """Return those of our present positions that wait for their stay."""
+        with self._lock:
+            return [p for p in self._wanted if owned.get(p.tp) is p and not p.revoked]
+
+    def stay_whole(self, positions: Collection[PartitionPosition]) -> None:
+        """Note that nothing of these is on loan."""
+        with self._lock:
+            self._wanted = {p: None for p in self._wanted if p not in positions}
+        self._whole = {*positions, *(position for position in self._whole if not position.revoked)}
+
+    def begin(self, position: PartitionPosition, stay: LentPartition) -> None:
+        """Begin a stay."""
+        with self._lock:
+            self.stays[position] = stay
+            self._wanted.pop(position, None)
+
+    def begin_anew(self, position: PartitionPosition) -> None:
+        """End a stay, and have another one begin."""
+        with self._lock:
+            del self.stays[position]
+            self._wanted[position] = None
+        self.flag.set()
+
+
+def reopen(partition: OpenPartition, ledger: SharedLedger, dispatcher: Dispatcher, slots: int) -> tuple[int, int]:
     """Handle slots again whose waiting messages were forgotten, but for some that must wait.
 
     Returns those that are open now, and the offset to read again from.
     """
-    # The engine first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
-    slots, in_hand = engine.reopen(home, slots)
+    # The dispatcher first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
+    slots, in_hand = dispatcher.reopen(partition, slots)
     return slots, ledger.forget_waiting(slots, in_hand) if slots else 0
 
 

@@ -82,7 +82,7 @@ class SharedLedger(MessageLedger):
         found = NO_SLOTS
         for pointer in self.pointers.values():
             slot = slot_of_mark(pointer.key)
-            if pointer.fate is PointerKind.PARKED and slot is not None:
+            if pointer.kind is PointerKind.PARKED and slot is not None:
                 found |= 1 << slot
         return found
 

@@ -4,7 +4,7 @@ The thread reads the nodes, which are watched, has :class:`Lender` and :class:`B
 slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing. A member that
 does not share only takes back what an earlier owner of its partitions has lent: a borrower may have a key in hand.
 
-Threads: ``<consumer>-sharing`` does everything but :meth:`Sharing.ledger_of` and :meth:`Sharing.wake`.
+Threads: ``<consumer>-sharing`` does everything but what says that any thread may call it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower import BorrowerView
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, SeenLoan, WriteLoan
-from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
+from zkconsumer.balance.sharing.lent_partition import LentPartition, LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.fetch_cursor import Sink
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.core.subscription import subscribed_topics
@@ -38,7 +37,7 @@ from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTim
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.runtime.interruptible_wait import WakeFlag
 from zkconsumer.streams import KafkaStream
 from zkconsumer.zookeeper.session import Session
 
@@ -94,28 +93,30 @@ class _Connection(NamedTuple):
 
 
 class Sharing:
-    """Sharing of one run. Arguments: ``share`` is what this member advertises; ``store`` of the nodes, for tests."""
+    """Sharing of one run.
+
+    Arguments: ``lent`` are our partitions, which the reader has, too; ``share`` is what this member advertises;
+    ``store`` of the nodes, for tests.
+    """
 
     def __init__(
         self,
         access: SharingAccess,
-        engine: Engine,
+        dispatcher: Dispatcher,
         reader: Reader,
+        lent: LentPartitions,
         share: AdvertisedShare,
         store: LoanStore | None = None,
     ) -> None:
         self._access = access
-        self._engine = engine
+        self._dispatcher = dispatcher
         self._reader = reader
         self._share = share
-        self._flag = WakeFlag()
+        self._flag = lent.flag
         self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
-        self._wanted: dict[PartitionPosition, None] = {}  # in order, unlike a set
-        self._whole: set[PartitionPosition] = set()
-        self._lock = InterruptibleLock()
-        self._lent: dict[PartitionPosition, LentPartition] = {}
+        self._lent = lent
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
-        self._homes: dict[TopicPartition, list[OpenPartition]] = {}
+        self._partitions: dict[TopicPartition, list[OpenPartition]] = {}
         self._plan = _Plan()
         self._now = _Connection(-1, 0)
         """The connection by which the group was last seen."""
@@ -126,7 +127,6 @@ class Sharing:
         self._left = Event()
         self._stopping = False
         self.trouble = ""
-        reader.lends, reader.shares = self.ledger_of, self.concerns
         self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
 
     # ---- any thread
@@ -135,8 +135,7 @@ class Sharing:
         """Look for old loans before the reader starts, so that a member that does not share begins at once."""
         positions = self._access.positions()
         if not self._access.shares:
-            with self._lock:
-                self._wanted.update(dict.fromkeys(positions.values()))
+            self._lent.want(positions.values())
             with suppress(RegistryError):  # the thread asks again
                 self._concerned(positions)
 
@@ -148,29 +147,10 @@ class Sharing:
         """Look again soon."""
         self._flag.set()
 
-    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
-        """Return the ledger of a partition of ours, None until it is known what is lent. Any thread; for the reader."""
-        lent = self._lent.get(position)
-        if lent is not None and not lent.over:
-            if not lent.opened:
-                lent.opened = lent.ready
-                return lent.ledger if lent.ready else None
-            lent.over = True  # it goes on at another place of its log, in a new stay
-        with self._lock:
-            # Otherwise a second stay could begin while the first one is open, and its loans would never come back.
-            if self._lent.get(position) is lent and position not in self._wanted:
-                self._wanted[position] = None
-                self._flag.set()
-        return None
-
-    def concerns(self, position: PartitionPosition) -> bool:
-        """Return whether slots of the partition are or may be on loan. Any thread; for the reader."""
-        return position not in self._whole
-
     @property
     def lent(self) -> Mapping[TopicPartition, Mapping[str, int]]:
         """The slots of our partitions that others have, by partition and member."""
-        return {position.tp: dict(lent.lender.lent) for position, lent in list(self._lent.items())}
+        return {position.tp: dict(lent.lender.lent) for position, lent in list(self._lent.stays.items())}
 
     @property
     def borrowed(self) -> Mapping[TopicPartition, int]:
@@ -215,7 +195,7 @@ class Sharing:
                 if not self._stopping:
                     WakeFlag().wait(PAUSE)  # several changes at once are one
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
-            self._engine.abort(e)
+            self._dispatcher.abort(e)
         finally:
             self._left.set()
 
@@ -235,16 +215,17 @@ class Sharing:
         if now != self._now:
             # watches do not outlive the connection: until all is read again, nothing borrowed may begin
             self._store.refresh()
-        self._begin_stays(positions, now)
+        for position in self._lent.wanted(positions):
+            self._begin_stay(position, now)
         # A loan outlives its owner. A borrower that took the loan on anew would repeat messages since its beginning.
-        sight = self._look(now, [position.tp for position in self._lent], list(self._borrowed))
+        sight = self._look(now, [position.tp for position in self._lent.stays], list(self._borrowed))
         self._now = now
         if self._access.shares:
             self._quotas(sight)
         failures: list[RegistryError] = []
-        for position, lent in list(self._lent.items()):
+        for position, lent in list(self._lent.stays.items()):
             if position.revoked or positions.get(position.tp) is not position:
-                del self._lent[position]
+                del self._lent.stays[position]
             else:
                 with self._alone(failures):
                     self._lend(lent, sight)
@@ -313,25 +294,15 @@ class Sharing:
 
         Nobody else lends slots of these partitions after our claim. So a partition without loans stays whole.
         """
-        with self._lock:
-            wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
+        wanted = self._lent.wanted(positions)
         whole = set(wanted) - self._store.with_loans(wanted)
         if whole:
-            with self._lock:
-                self._wanted = {p: None for p in self._wanted if p not in whole}
-            self._whole = {*whole, *(position for position in self._whole if not position.revoked)}
+            self._lent.stay_whole(whole)
             self._reader.wake()
-        return bool(self._lent) or len(wanted) > len(whole)
-
-    def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition], now: _Connection) -> None:
-        """Take over the loans of partitions that have become ours. Raises RegistryError."""
-        with self._lock:
-            wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
-        for position in wanted:
-            self._begin_stay(position, now)
+        return bool(self._lent.stays) or len(wanted) > len(whole)
 
     def _begin_stay(self, position: PartitionPosition, now: _Connection) -> None:
-        """Take over the loans of one partition, if the claim is to be seen. Raises RegistryError."""
+        """Take over the loans of a partition that has become ours, if the claim is to be seen. Raises RegistryError."""
         tp = position.tp
         self._store.forget(tp)  # Our claim is newer than the cache may be.
         sight = self._look(now, [tp])
@@ -341,16 +312,14 @@ class Sharing:
         view, borrowed = self._view(tp, sight), self._borrowed.get(tp)
         if borrowed is not None:
             us, seen = self._access.consumer, view.loans.get(self._access.consumer)
-            self._homes_of(tp, borrowed.home)  # Nobody else may begin a key that is in hand there.
+            self._partitions_of(tp, borrowed.partition)  # Nobody else may begin a key that is in hand there.
             self._on_reader(borrowed.end_as_owner)  # It must end before the same slots may be lent on.
             if seen is not None and _answers(borrowed.word, seen):
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
             del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
         lender = Lender(self._access.consumer, now.session, self._share.order, stay)
-        with self._lock:
-            self._lent[position] = LentPartition.of_stay(position, lender, view)
-            self._wanted.pop(position, None)
+        self._lent.begin(position, LentPartition.of_stay(position, lender, view))
 
     def _view(
         self, tp: TopicPartition, sight: GroupSight, in_hand: int = NO_SLOTS, pinned: int = NO_SLOTS
@@ -365,19 +334,16 @@ class Sharing:
         owner = sight.owners.get(tp)
         if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
-        home = self._reader.home_of(position) if lent.opened else None
+        partition = self._reader.partition_of(position) if lent.opened else None
         # before the pinned slots: a message that fails is noted before it leaves the hand
-        homes = self._homes_of(tp, home)
-        in_hand, before = slots_in_hand(homes), slots_in_hand([one for one in homes if one is not home])
+        partitions = self._partitions_of(tp, partition)
+        in_hand, before = slots_in_hand(partitions), slots_in_hand([one for one in partitions if one is not partition])
         view = replace(self._view(tp, sight, in_hand, lent.pinned), in_hand_before=before)
         if not lent.ready and lender.outdated(view):
             # its loan of the earlier stay would stand for ever, and nothing of the partition would be handled
-            with self._lock:
-                del self._lent[position]
-                self._wanted[position] = None  # another stay begins
-            self._flag.set()
+            self._lent.begin_anew(position)
             return
-        if home is None or home.ledger is not lent.ledger:
+        if partition is None or partition.ledger is not lent.ledger:
             orders = lender.writes(view)
             if lender.ready(view) and not lent.ready:
                 lent.ready = True
@@ -387,7 +353,7 @@ class Sharing:
         else:
             orders = lender.step(view)
             if lent.reopens or any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
-                self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
+                self._on_reader(lambda: lent.obey(orders, partition, self._dispatcher, self._reader, self.wake))
         self._write(lent, orders, view)
 
     def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
@@ -401,12 +367,12 @@ class Sharing:
             elif isinstance(order, DeleteLoan):
                 self._store.delete(tp, order, reported=view.loans[order.borrower].reported)
 
-    def _homes_of(self, tp: TopicPartition, home: OpenPartition | None) -> list[OpenPartition]:
+    def _partitions_of(self, tp: TopicPartition, partition: OpenPartition | None) -> list[OpenPartition]:
         """Return the stays at a partition that may have messages in hand, of earlier ones too."""
-        known = self._homes.setdefault(tp, [])
-        if home is not None and home not in known:
-            known.append(home)
-        self._homes[tp] = known = [one for one in known if one is home or one.hand]
+        known = self._partitions.setdefault(tp, [])
+        if partition is not None and partition not in known:
+            known.append(partition)
+        self._partitions[tp] = known = [one for one in known if one is partition or slots_in_hand([one])]
         return known
 
     # ---- others' partitions
@@ -421,7 +387,7 @@ class Sharing:
                 one = self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
             with self._alone(failures):
                 self._serve(one, sight)
-        lent = self._recalling and any(lent.lender.lent for lent in self._lent.values())
+        lent = self._recalling and any(lent.lender.lent for lent in self._lent.stays.values())
         if leaving and not lent and all(one.left for one in self._borrowed.values()):
             self._left.set()
 
@@ -433,16 +399,15 @@ class Sharing:
             self._now.session,
             None if owner is None else owner.session,
             None if seen is None else seen.loan,
-            slots_in_hand(self._homes_of(tp, one.home)),
+            slots_in_hand(self._partitions_of(tp, one.partition)),
             one.refused,
             self._leaving,
         )
         orders = one.borrower.step(view)
-        epoch = self._now.epoch
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
-        self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
+        self._on_reader(lambda: one.obey(orders, self._dispatcher, self._reader, self.wake, lender))
         # not before: what a former session has borrowed must not begin once the group was seen in a new one
-        one.begin_while(lambda: epoch == access.session.lease.epoch)
+        one.begin_while(LoanSight(access.session.lease, self._now.epoch))
         if one.begun is not None:
             position, queue = one.begun
             one.begun = None
@@ -458,7 +423,7 @@ class Sharing:
                 one.reported(report, monotonic())
             else:
                 self._flag.set()
-        if seen is None and one.home is None and not self._homes_of(tp, None):
+        if seen is None and one.partition is None and not self._partitions_of(tp, None):
             self._borrowed.pop(tp, None)
 
     def _on_reader(self, call: Callable[[], None]) -> None:

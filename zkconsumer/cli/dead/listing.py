@@ -63,7 +63,7 @@ def row(group: str, selected: Selected) -> tuple[str | int | None, ...]:
     """Return a pointer's row of the table."""
     tp, one = selected
     times = when(one.first_ms), when(one.due_ms)
-    return (group, *tp, one.offset, one.fate.value, one.attempts, *times, one.reason or None)
+    return (group, *tp, one.offset, one.kind.value, one.attempts, *times, one.reason or None)
 
 
 def when(ms: int) -> str | None:

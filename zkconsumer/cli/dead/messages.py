@@ -157,7 +157,7 @@ def _document(group: str, selected: Selected, message: MessageAt, *, as_base64: 
         "topic": tp.topic,
         "partition": tp.partition,
         "offset": pointer.offset,
-        "state": pointer.fate.value,
+        "state": pointer.kind.value,
         "attempts": pointer.attempts,
         "first_failed": when(pointer.first_ms),
         "next_try": when(pointer.due_ms),

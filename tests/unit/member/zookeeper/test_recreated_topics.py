@@ -134,7 +134,7 @@ def balanced(cluster: FakeCluster, storage: str) -> Iterator[list[tuple[int, str
 def pointers(cluster: FakeCluster) -> list[tuple[int, PointerKind, bool]]:
     node = cluster.zookeeper.node(POINTERS)
     found = {} if node is None else decode_pointers(node.data)
-    return [(one.offset, one.fate, one.lost_ms > 0) for one in found.values()]
+    return [(one.offset, one.kind, one.lost_ms > 0) for one in found.values()]
 
 
 LOST = [(2, PointerKind.DEAD, True), (3, PointerKind.DEAD, True)]

@@ -1,4 +1,4 @@
-"""Lanes: the order of messages that wait."""
+"""WaitingMessages: the order of messages that wait."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.balance.lanes import Lanes, Order, order_named
 from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages, order_named
 from zkconsumer.model import TopicPartition
 
 
-def home(partition: int = 0) -> Any:
+def partition(partition: int = 0) -> Any:
     position = SimpleNamespace(tp=TopicPartition("t", partition), halted=False, revoked=False)
     return SimpleNamespace(position=position, stopped="", aside=[], parked=set(), ledger=None)
 
 
 class Fed:
-    """Lanes, and messages that are added with rising offsets."""
+    """WaitingMessages, and messages that are added with rising offsets."""
 
     def __init__(self, order: Order = Order.KEY) -> None:
-        self.lanes = Lanes(order)
-        self.home = home()
+        self.waiting = WaitingMessages(order)
+        self.partition = partition()
         self.offset = self.serial = 0
 
     def add(self, keys: list[bytes | None], where: Any = None) -> list[ReadWork]:
-        at = where or self.home
+        at = where or self.partition
         self.serial += 1
         part = ReadPart(at, None, self.serial)
         works = []
         for key in keys:
             works.append(ReadWork(SimpleNamespace(value=b""), self.offset, key, part))
             self.offset += 1
-        self.lanes.add(at, works)
+        self.waiting.add(at, works)
         return works
 
     def take(self, most: int = 100, now: float = 0.0) -> list[int]:
-        self.taken = self.lanes.take(most, now)
+        self.taken = self.waiting.take(most, now)
         return [work.offset for work in self.taken]
 
     def fail(self, work: ReadWork, due: float) -> None:
         again = work.again()
         again.not_before = due
-        self.lanes.put_back(again)
-        self.lanes.returned([work])
+        self.waiting.put_back(again)
+        self.waiting.returned([work])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_key_in_hand_is_not_taken_again() -> None:
     (held,) = fed.taken
     assert fed.take() == [1, 3]
     assert fed.take() == []
-    fed.lanes.returned([held])
+    fed.waiting.returned([held])
     assert fed.take() == [2]
 
 
@@ -75,7 +75,7 @@ def test_the_oldest_goes_first_when_its_key_is_free() -> None:
     assert fed.take(1) == [0]
     held = fed.taken
     fed.add([None] * 3)
-    fed.lanes.returned(held)
+    fed.waiting.returned(held)
     assert fed.take() == [1, 2, 3, 4]
 
 
@@ -85,34 +85,34 @@ def test_a_failed_message_holds_its_key_until_it_is_due() -> None:
     assert fed.take(1) == [0]
     fed.fail(fed.taken[0], 10.0)
     assert fed.take(now=9.9) == [2]
-    assert fed.lanes.next_due() == 10.0
+    assert fed.waiting.next_due() == 10.0
     assert fed.take(now=10.0) == [0], "alone: what follows waits for its outcome"
-    fed.lanes.returned(fed.taken)
+    fed.waiting.returned(fed.taken)
     assert fed.take(now=10.0) == [1]
 
 
 def test_a_stopped_partition_begins_nothing_until_resumed() -> None:
-    fed, other = Fed(), home(1)
+    fed, other = Fed(), partition(1)
     fed.add([b"a", None, b"b", b"b"])
     fed.add([b"a"], other)
-    fed.home.position.halted = True
+    fed.partition.position.halted = True
     assert fed.take() == [4]
-    fed.home.position.halted = False
-    fed.lanes.resume(fed.home)
+    fed.partition.position.halted = False
+    fed.waiting.resume(fed.partition)
     assert sorted(fed.take()) == [0, 1, 2, 3]
 
 
 def test_a_key_stays_busy_over_a_new_stay() -> None:
     """A handler of the earlier stay still has it."""
-    fed, later = Fed(), home()
+    fed, later = Fed(), partition()
     fed.add([b"a", b"b", b"b"])
     assert fed.take(1) == [0]
     (held,) = fed.taken
-    fed.home.position.halted = fed.home.position.revoked = True
-    fed.lanes.drop(fed.home)
+    fed.partition.position.halted = fed.partition.position.revoked = True
+    fed.waiting.drop(fed.partition)
     fed.add([b"a", b"b"], later)
     assert fed.take() == [4]
-    fed.lanes.returned([held])
+    fed.waiting.returned([held])
     assert fed.take() == [3]
 
 
@@ -121,18 +121,18 @@ def test_a_blocked_key_begins_only_works_of_pointers() -> None:
     fed.add([b"a", b"a", b"a"])
     assert fed.take(1) == [0]
     (first,) = fed.taken
-    behind = fed.lanes.waiting_behind(first)
+    behind = fed.waiting.waiting_behind(first)
     assert [work.offset for work in behind] == [1, 2]
-    fed.lanes.block(first, behind[:1])
-    fed.lanes.returned([first])
+    fed.waiting.block(first, behind[:1])
+    fed.waiting.returned([first])
     assert fed.take() == []
     again = first.again()
     again.pointer = True
-    fed.lanes.put_back(again)
+    fed.waiting.put_back(again)
     assert fed.take() == [0]
-    fed.lanes.returned(fed.taken)
+    fed.waiting.returned(fed.taken)
     assert fed.take() == []
-    fed.lanes.unblock(fed.home, {})
+    fed.waiting.unblock(fed.partition, {})
     assert fed.take() == [2]
 
 
@@ -140,11 +140,8 @@ def test_slots_that_leave_take_their_messages_along() -> None:
     fed = Fed()
     for slot, work in enumerate(fed.add([b"a", b"b", None, b"a", None])):
         work.slot = slot
-    assert sorted(work.offset for work in fed.lanes.remove_all(fed.home, lambda work: 0b10101 >> work.slot & 1)) == [
-        0,
-        2,
-        4,
-    ]
+    removed = fed.waiting.remove_all(fed.partition, lambda work: 0b10101 >> work.slot & 1)
+    assert sorted(work.offset for work in removed) == [0, 2, 4]
     assert sorted(fed.take()) == [1, 3]
 
 

@@ -16,11 +16,12 @@ from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.message_fates import EngineRules, MessageFates
-from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.failed_messages import FailedMessages, RunRules
+from zkconsumer.balance.open_partition import HELD, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
+from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
@@ -38,39 +39,40 @@ LOOK = 0.1
 _PART_OF = attrgetter("part")
 
 
-class Engine:
+class Dispatcher:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
-    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``dead_letters`` takes what
-    is given up (None: pointers).
+    ``failed`` gets what ends the run; ``dead_letters`` takes what is given up (None: pointers); ``wake_executor`` is
+    called when there may be work to take; ``sizes`` says how many messages a worker takes.
+
+    The reader waits for ``reader_flag``. ``pointer_works`` are the messages of pointers in hand.
     """
 
     def __init__(
         self,
         gate: HandOutGate,
-        rules: EngineRules,
+        rules: RunRules,
         *,
-        wake_reader: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda _: None,
         dead_letters: DeadLetters | None = None,
+        wake_executor: Callable[[], None] = lambda: None,
+        sizes: BatchSize | None = None,
     ) -> None:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
         self.rules = rules
-        self.lanes = Lanes(rules.order)
-        self.wake_reader = wake_reader
-        self.wake_executor: Callable[[], None] = lambda: None
+        self.waiting = WaitingMessages(rules.order)
+        self.reader_flag = WakeFlag()
+        self.pointer_works = PointerWorks()
+        self._wake_executor = wake_executor
         self._failed = failed
         self._lock = InterruptibleLock()
-        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
-        self.fates.dead_letters.ended = self.dead_letter_ended
-        self._waiting: list[WakeFlag] = []
+        self.failures = FailedMessages(rules, self.waiting, self._lock, dead_letters, self.abort, self._buried)
+        self._idle: list[WakeFlag] = []
         self._called: set[WakeFlag] = set()  # of workers that were woken, and have not looked yet
-        self.sizes = BatchSize()
-        self._homes: dict[MessageLedger, OpenPartition] = {}
-        self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
+        self.sizes = sizes or BatchSize()
+        self._partitions: dict[MessageLedger, OpenPartition] = {}
         self.enough = ENOUGH
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
@@ -85,8 +87,8 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a message is in hand, or may begin now."""
-        due = self.lanes.next_due()
-        return bool(self.in_hand or self.lanes.startable or (due is not None and due <= monotonic()))
+        due = self.waiting.next_due()
+        return bool(self.in_hand or self.waiting.startable or (due is not None and due <= monotonic()))
 
     # ---- executors
 
@@ -98,9 +100,9 @@ class Engine:
     def end(self) -> None:
         """Hand nothing out any more. Any thread; returns at once."""
         self._ended = True
-        for flag in self._waiting.copy():
+        for flag in self._idle.copy():
             flag.set()
-        self.wake_executor()
+        self._wake_executor()
 
     def left_to_parent(self) -> None:
         """Hand nothing out in a forked process: its handler may return, and the parent goes on with the messages."""
@@ -111,14 +113,14 @@ class Engine:
         """Return work to begin now, at most so many; nothing at the deadline, or when the run ends."""
         while not self._ended:
             seconds = LOOK
-            if self._lease.valid and not (seconds := self._missing()):
+            if self._lease.valid and not (seconds := 0.0 if self._pace is None else self._pace.missing()):
                 with self._lock:
                     works = self._taken(most)
                     if works or deadline.expired:
                         return works
                     flag = WakeFlag()
-                    self._waiting.append(flag)
-                    due = self.lanes.next_due()
+                    self._idle.append(flag)
+                    due = self.waiting.next_due()
                 seconds = LOOK if due is None else max(0.0, min(due - monotonic(), LOOK))
                 woken = flag.wait(deadline.bounded(seconds))
                 self._called.discard(flag)
@@ -130,13 +132,10 @@ class Engine:
                 WakeFlag().wait(deadline.bounded(min(seconds, LOOK)))
         return ()
 
-    def _missing(self) -> float:
-        return 0.0 if self._pace is None else self._pace.missing()
-
     def _give_up_waiting(self, flag: WakeFlag) -> None:
         with self._lock:
-            if flag in self._waiting:
-                self._waiting.remove(flag)
+            if flag in self._idle:
+                self._idle.remove(flag)
                 return
         self._called.discard(flag)
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
@@ -150,25 +149,25 @@ class Engine:
                 granted += 1
             most = granted
         now = monotonic()
-        works = self.lanes.take(most, now)
+        works = self.waiting.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
-        for lost in self.lanes.lost():
+        for lost in self.waiting.lost():
             self._forget(lost)
-        if self.reader_waits and self.lanes.startable < self.enough // 2:
+        if self.reader_waits and self.waiting.startable < self.enough // 2:
             self.reader_waits = False
-            self.wake_reader()
+            self.reader_flag.set()
         if works:
             self.in_hand += len(works)
             self.active_at = now
             for part, count in Counter(map(_PART_OF, works)).items():
-                home = part.home
-                if not home.in_hand:
+                partition = part.partition
+                if not partition.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
-                    home.position.held_until = HELD
-                home.in_hand += count
-                if home.shared:
-                    home.hand.update((work, None) for work in works if work.part is part)
+                    partition.position.held_until = HELD
+                partition.in_hand += count
+                if partition.slots is not None:
+                    partition.slots.hand.update((work, None) for work in works if work.part is part)
         return works
 
     @property
@@ -179,15 +178,16 @@ class Engine:
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
         assert type(work) is ReadWork
-        home = work.part.home
+        partition = work.part.partition
         # Before the partition: a worker held up between the two would go on with the lease of the next session.
         until = self._lease.until
-        if home.position.halted or monotonic() >= until or self._ended or home.stopped:
+        if partition.position.halted or monotonic() >= until or self._ended or partition.stopped:
             return False
-        return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
+        return partition.slots is None or partition.may_begin(work.slot)
 
-    def answer(self, work: ReadWork, outcome: Outcome) -> None:
+    def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
+        assert type(work) is ReadWork
         with self._lock:
             if not work.open or work.answer is not None:
                 return
@@ -200,7 +200,7 @@ class Engine:
     def look(self) -> None:
         """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
         self._wake(1)
-        self.wake_executor()
+        self._wake_executor()
 
     def took(self, messages: int, seconds: float) -> None:
         """Note how long the handlers of some messages took together. Any thread; returns at once."""
@@ -227,11 +227,11 @@ class Engine:
         self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self.fates.replacement(work, outcome)
-            if replacement is not work:
+            attempt = self.failures.next_attempt(work, outcome)
+            if attempt is not work:
                 done.append(work)
-                if replacement is not None:
-                    again.append(replacement)
+                if attempt is not None:
+                    again.append(attempt)
         if done:
             self._close(done, again)
 
@@ -260,89 +260,80 @@ class Engine:
             else:
                 offsets[part] = [work.offset]
         for part, finished in offsets.items():
-            home = part.home
-            home.ledger.finish(finished)
-            home.outcomes.succeeded(len(finished))
-            if home.failing:
+            partition = part.partition
+            partition.ledger.finish(finished)
+            partition.outcomes.succeeded(len(finished))
+            if partition.failing:
                 for offset in finished:
-                    home.failing.pop(offset, None)
+                    partition.failing.pop(offset, None)
 
     def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
         counts = Counter(map(_PART_OF, works))
-        homes = {part.home for part in counts}
+        partitions = {part.partition for part in counts}
         pointers = [work for work in works if work.pointer]
         with self._lock:
-            again = self.fates.parking.not_parked(again)
+            again = self.failures.parking.not_parked(again)
             for work in again:
                 self._put_back(work)
-            self.lanes.returned(works)
+            self.waiting.returned(works)
             self.in_hand -= len(works)
             for part, count in counts.items():
-                part.home.in_hand -= count
+                part.partition.in_hand -= count
                 part.passed(count - sum(work.part is part for work in again))
-            for home in homes:
-                self._left_hand(home, works)
+            for partition in partitions:
+                if not partition.in_hand:
+                    partition.position.held_until = NOTHING_HELD
+                if partition.slots is not None:
+                    for work in works:
+                        partition.slots.hand.pop(work, None)
                 if pointers:
-                    self.fates.parking.refresh(home)
-            startable = self.lanes.startable
+                    self.failures.parking.refresh(partition)
+            startable = self.waiting.startable
             self.active_at = monotonic()
         for work in pointers:
             if not any(one.part is work.part for one in again):  # it does not come again by itself
-                self.pointer_settled(work)
-        for home in homes:
-            self._tell_of(home)
-        if startable and self._waiting:
+                self.pointer_works.settled(work)
+        for partition in partitions:
+            self._tell_of(partition)
+        if startable and self._idle:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
-        home = work.part.home
-        if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
-            self._note_gap(work)
+        partition, slots = work.part.partition, work.part.partition.slots
+        leaves = slots is not None and slots.leaving >> work.slot & 1
+        if partition.position.revoked or leaves:  # whoever gets its slot handles it again
+            if slots is not None:
+                slots.note_gap(work)
             self._forget(work)
         else:
-            self.lanes.put_back(work)
+            self.waiting.put_back(work)
 
-    @staticmethod
-    def _note_gap(work: ReadWork) -> None:
-        """Note if a message is forgotten before a later one of its lane, which is in hand. Under the lock."""
-        home, lane = work.part.home, work.lane
-        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in home.hand):
-            home.gaps |= 1 << work.slot
-
-    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
-        """Note what is no longer in hand. The caller holds the lock."""
-        if not home.in_hand:
-            home.position.held_until = NOTHING_HELD
-        if home.shared:
-            for work in works:
-                home.hand.pop(work, None)
-
-    def _tell_of(self, home: OpenPartition) -> None:
+    def _tell_of(self, partition: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
-        if not home.in_hand and home.position.revoked:
-            home.queue.wake_revocation()
-        if home.leavers:
-            self._tell_leavers(home)
-        if home.wants_room and home.ledger.unfinished <= home.room_at:
-            self.wake_reader()
+        if not partition.in_hand and partition.position.revoked:
+            partition.stream.queue.wake_revocation()
+        if partition.slots is not None:
+            self._tell_leavers(partition.slots)
+        reading = partition.reading
+        if reading.wants_room and partition.ledger.unfinished <= reading.room_at:
+            self.reader_flag.set()
 
     def _wake(self, workers: int) -> None:
         """Have so many workers look. Those on their way count: otherwise all wake up, and most find nothing."""
         flags: list[WakeFlag] = []
         with self._lock:
-            while self._waiting and len(self._called) < workers:
-                flags.append(self._waiting.pop())  # the last one: few threads do the work of quick handlers
+            while self._idle and len(self._called) < workers:
+                flags.append(self._idle.pop())  # the last one: few threads do the work of quick handlers
                 self._called.add(flags[-1])
         for flag in flags:
             flag.set()
 
     # ---- messages that are not done
 
-    def dead_letter_ended(self, work: Work) -> None:
+    def _buried(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
-        assert type(work) is ReadWork
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         self._close([work], [])
         self.look()
 
@@ -355,41 +346,42 @@ class Engine:
 
     def has_enough(self) -> bool:
         """Return whether there is enough to begin; if so, the reader is woken when that changes."""
-        if self.lanes.startable < self.enough:
+        if self.waiting.startable < self.enough:
             return False
         self.reader_waits = True
-        return self.lanes.startable >= self.enough  # it may have changed before the note
+        return self.waiting.startable >= self.enough  # it may have changed before the note
 
-    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+    def push(self, partition: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
-        chunk = works[0].part.chunk
+        chunk, slots = works[0].part.chunk, partition.slots
         with self._lock:
-            if home.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
-                in_hand = {work.offset for work in home.hand if not work.pointer}
+            if slots is not None and slots.hand:
+                # a slot came back while a message of it was in hand: its outcome is still to come
+                in_hand = {work.offset for work in slots.hand if not work.pointer}
                 works = [work for work in works if work.offset not in in_hand]
-            works = self.fates.parking.behind_parked(home, works)
+            works = self.failures.parking.behind_parked(partition, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
-            self.lanes.add(home, works)
-            startable = self.lanes.startable
-        if self._waiting:
+            self.waiting.add(partition, works)
+            startable = self.waiting.startable
+        if self._idle:
             self._wake(self.sizes.workers(startable))
-        self.wake_executor()
+        self._wake_executor()
 
-    def chunk_read(self, home: OpenPartition, chunk: Chunk) -> None:
+    def chunk_read(self, partition: OpenPartition, chunk: Chunk) -> None:
         """Note that a chunk was read to its end, so that its messages alone keep it."""
         with self._lock:
             chunk.unfinished -= 1
             if not chunk.unfinished:
-                home.chunk_finished(chunk)
+                partition.chunk_finished(chunk)
 
-    def open(self, home: OpenPartition) -> None:
+    def open(self, partition: OpenPartition) -> None:
         """Take messages of this stay from now on."""
         with self._lock:
-            for other in self._homes.values():
-                if other.position.tp == home.position.tp:
-                    self.lanes.hold(other.hand)
-            self._homes[home.ledger] = home
+            for other in self._partitions.values():
+                if other.position.tp == partition.position.tp and other.slots is not None:
+                    self.waiting.hold(other.slots.hand)
+            self._partitions[partition.ledger] = partition
 
     def add_pointer_work(self, work: Work) -> bool:
         """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
@@ -402,55 +394,56 @@ class Engine:
         by_key = self.rules.order is Order.KEY and record.key is not None
         slot = slot_of_key(record.key) if by_key else NO_SLOT
         with self._lock:
-            home = self._homes.get(work.ledger)
-            if home is None or home.position.revoked or home.leaving >> slot & 1:
+            partition = self._partitions.get(work.ledger)
+            if partition is None or partition.position.revoked:
+                return False
+            if partition.slots is not None and partition.slots.leaving >> slot & 1:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
-            made = ReadWork(record, work.offset, record.key, ReadPart(home, None, 0))
+            made = ReadWork(record, work.offset, record.key, ReadPart(partition, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
-            self.lanes.put_back(made)
+            self.waiting.put_back(made)
         self.look()
         return True
 
-    def return_pointer_works(self, home: OpenPartition) -> None:
+    def return_pointer_works(self, partition: OpenPartition) -> None:
         """Forget the messages of pointers of a partition that have not begun; each is told as settled. Any thread."""
         with self._lock:
-            for work in self.lanes.remove_all(home, attrgetter("pointer")):
+            for work in self.waiting.remove_all(partition, attrgetter("pointer")):
                 self._forget(work)
 
-    def refresh_parked(self, home: OpenPartition) -> None:
+    def refresh_parked(self, partition: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
-            self.fates.parking.refresh(home)
-            startable = self.lanes.startable
-        if startable and self._waiting:
+            self.failures.parking.refresh(partition)
+            startable = self.waiting.startable
+        if startable and self._idle:
             self._wake(self.sizes.workers(startable))
 
-    def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
+    def give_up(self, partition: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
 
         Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
         the slots is in hand, perhaps before this returns.
         """
+        shared = partition.shared
         with self._lock:
-            home.leaving |= slots
-            dropped = self.lanes.remove_all(home, lambda work: slots >> work.slot & 1)
+            shared.leave(slots, empty)
+            dropped = self.waiting.remove_all(partition, lambda work: slots >> work.slot & 1)
             for work in dropped:
-                self._note_gap(work)
+                shared.note_gap(work)
                 self._forget(work)
-            home.leavers.append((slots, empty))
-        self._tell_leavers(home)
+        self._tell_leavers(shared)
         return [work.offset for work in dropped]
 
-    def take_on(self, home: OpenPartition, slots: int) -> None:
+    def take_on(self, partition: OpenPartition, slots: int) -> None:
         """Begin messages of these slots, which come back."""
         with self._lock:
-            home.leaving &= ~slots
-            home.gaps &= ~slots
+            partition.shared.take_on(slots)
 
-    def reopen(self, home: OpenPartition, slots: int) -> tuple[int, set[int]]:
+    def reopen(self, partition: OpenPartition, slots: int) -> tuple[int, set[int]]:
         """Begin messages of these slots again, which stay after all. Any thread.
 
         A slot stays closed while a message of it is forgotten and a later message of the same key is in hand. Otherwise
@@ -458,41 +451,36 @@ class Engine:
         hand.
         """
         with self._lock:
-            for work in home.hand:
-                if home.gaps >> work.slot & 1:
-                    slots &= ~(1 << work.slot)
-            home.leaving &= ~slots
-            home.gaps &= ~slots
-            return slots, {work.offset for work in home.hand if slots >> work.slot & 1}
+            return partition.shared.reopen(slots)
 
-    def _tell_leavers(self, home: OpenPartition) -> None:
+    def _tell_leavers(self, slots: SharedSlots) -> None:
         with self._lock:
-            empty = [(slots, tell) for slots, tell in home.leavers if not any(slots >> w.slot & 1 for w in home.hand)]
-            home.leavers = [leaver for leaver in home.leavers if leaver not in empty]
-        for _, tell in empty:
+            empty = slots.empty()
+        for tell in empty:
             tell()
 
     def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
         work.part.passed(1)
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         if work.pointer:
-            self.pointer_settled(work)
+            self.pointer_works.settled(work)
 
-    def resume(self, home: OpenPartition) -> None:
+    def resume(self, partition: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
-            self.lanes.resume(home)
-            startable = self.lanes.startable
+            self.waiting.resume(partition)
+            startable = self.waiting.startable
         self._wake(self.sizes.workers(startable))
-        self.wake_executor()
+        self._wake_executor()
 
-    def drop(self, home: OpenPartition) -> None:
+    def drop(self, partition: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
-            self.lanes.hold(home.hand)  # of shared partitions: a borrower may become the owner without a new session
-            for work in self.lanes.drop(home):
+            if partition.slots is not None:  # a borrower may become the owner without a new session
+                self.waiting.hold(partition.slots.hand)
+            for work in self.waiting.drop(partition):
                 self._forget(work)
-            home.held_chunks.clear()
-            self._homes.pop(home.ledger, None)
+            partition.held_chunks.clear()
+            self._partitions.pop(partition.ledger, None)

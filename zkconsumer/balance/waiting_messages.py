@@ -88,7 +88,7 @@ A message that is alone stands there itself: most keys have but one at a time.
 """
 
 
-class Lanes:
+class WaitingMessages:
     """All messages that wait. Arguments: ``order`` of the run."""
 
     def __init__(self, order: Order) -> None:
@@ -117,15 +117,15 @@ class Lanes:
 
     # ---- in
 
-    def add(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+    def add(self, partition: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages of one partition in the order of their offsets. Their serials are the highest so far."""
         fresh = self._fresh
-        if held := self._held.get(home.position.tp):
+        if held := self._held.get(partition.position.tp):
             works = self._behind_held(held, works)
         if self._order is Order.NONE:
             fresh.extend(works)
             return
-        table = self._table(home.position.tp)
+        table = self._table(partition.position.tp)
         if self._order is Order.PARTITION:
             for work in works:
                 self._behind(table, WHOLE, work)
@@ -144,7 +144,7 @@ class Lanes:
         """Begin none of these messages, which handlers of an ended stay have in hand, before they have returned."""
         for work in works:
             if work.lane is None and (work.key is None or self._order is Order.NONE):
-                table = self._held.setdefault(work.part.home.position.tp, {})
+                table = self._held.setdefault(work.part.partition.position.tp, {})
                 work.lane = table[work.offset] = made = Lane(work.offset, table)
                 made.out = 1
 
@@ -186,7 +186,7 @@ class Lanes:
 
     def put_back(self, work: ReadWork) -> None:
         """Add a message that was taken before, or one of a pointer, at its place in its lane."""
-        key, tp = work.key if self._order is Order.KEY else WHOLE, work.part.home.position.tp
+        key, tp = work.key if self._order is Order.KEY else WHOLE, work.part.partition.position.tp
         if self._order is not Order.NONE and key is not None:
             work.lane = self._lane(self._table(tp), key)
         elif work.lane is None:
@@ -196,7 +196,7 @@ class Lanes:
             self._list_again(work, work.not_before, work.part.serial)
             return
         works, at = lane.works, 0
-        while at < len(works) and works[at].part.home is work.part.home and works[at].offset < work.offset:
+        while at < len(works) and works[at].part.partition is work.part.partition and works[at].offset < work.offset:
             at += 1
         works.insert(at, work)
         if at == 0:
@@ -241,15 +241,15 @@ class Lanes:
             else:
                 break
             if type(item) is ReadWork and item.lane is None:
-                home = item.part.home
-                if not home.position.halted and not home.stopped:
+                partition = item.part.partition
+                if not partition.position.halted and not partition.stopped:
                     item.taken = True
                     found.append(item)
-                elif home.position.revoked:
+                elif partition.position.revoked:
                     self._leave_table(item)
                     self._lost.append(item)
                 else:
-                    home.aside.append(item)
+                    partition.aside.append(item)
             else:
                 self._take_from(_lane_of(item), most, found)
         return found
@@ -257,17 +257,17 @@ class Lanes:
     def _take_from(self, lane: Lane, most: int, found: list[ReadWork]) -> None:
         lane.listed = False
         works = lane.works
-        while works and works[0].part.home.position.revoked:
+        while works and works[0].part.partition.position.revoked:
             self._lost.append(works.pop(0))
             lane.due = 0.0
         if not works:
             self._relist(lane)
             return
         first = works[0]
-        home = first.part.home
-        if home.position.halted or home.stopped:
+        partition = first.part.partition
+        if partition.position.halted or partition.stopped:
             lane.listed = True
-            home.aside.append(lane)
+            partition.aside.append(lane)
             return
         if lane.holds(first):
             return  # listed before an earlier message was parked; unblocking lists it again
@@ -275,7 +275,7 @@ class Lanes:
         many = 1
         if not (lane.blocked or first.not_before):  # a message that failed before goes alone
             most = min(most - len(found), len(works))
-            while many < most and works[many].part.home is home and not works[many].not_before:
+            while many < most and works[many].part.partition is partition and not works[many].not_before:
                 many += 1
         found += works[:many]
         del works[:many]
@@ -294,7 +294,7 @@ class Lanes:
 
     def returned(self, works: Iterable[ReadWork]) -> None:
         """Note that workers have these messages no more: each is finished, or was put back."""
-        home: OpenPartition | None = None
+        partition: OpenPartition | None = None
         table: Table = {}
         for work in works:
             lane = work.lane
@@ -306,16 +306,16 @@ class Lanes:
                     elif not lane.blocked:
                         lane.table.pop(lane.key, None)
             elif work.key is not None:
-                if work.part.home is not home:  # most are of the same stay as the one before
-                    home = work.part.home
-                    table = self._table(home.position.tp)
+                if work.part.partition is not partition:  # most are of the same stay as the one before
+                    partition = work.part.partition
+                    table = self._table(partition.position.tp)
                 if table.get(work.key) is work:
                     del table[work.key]
 
     def _leave_table(self, work: ReadWork) -> None:
         """Forget a message that is alone with its key."""
         if work.key is not None:
-            table = self._tables.get(work.part.home.position.tp)
+            table = self._tables.get(work.part.partition.position.tp)
             if table is not None and table.get(work.key) is work:
                 del table[work.key]
 
@@ -323,13 +323,13 @@ class Lanes:
 
     def waiting_behind(self, work: ReadWork) -> list[ReadWork]:
         """Return what waits behind a message in hand, without works of pointers."""
-        home = work.part.home
-        return [] if work.lane is None else [o for o in work.lane.works if not o.pointer and o.part.home is home]
+        waiting = () if work.lane is None else work.lane.works
+        return [one for one in waiting if not one.pointer and one.part.partition is work.part.partition]
 
     def block(self, work: ReadWork, behind: Sequence[ReadWork]) -> None:
         """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
         if work.key is not None:
-            lane = self._lane(self._table(work.part.home.position.tp), work.key)
+            lane = self._lane(self._table(work.part.partition.position.tp), work.key)
             lane.blocked, lane.before = True, 0
             self.remove(lane, behind)
 
@@ -343,10 +343,11 @@ class Lanes:
 
         They were handed out while their pointers were the first ones of the key. They come again after it.
         """
-        home = work.part.home
-        lane = None if work.key is None else self._table(home.position.tp).get(work.key)
+        partition = work.part.partition
+        lane = None if work.key is None else self._table(partition.position.tp).get(work.key)
         if type(lane) is Lane:
-            gone = [one for one in lane.works if one.pointer and one.part.home is home and one.offset > work.offset]
+            later = (one for one in lane.works if one.pointer and one.offset > work.offset)
+            gone = [one for one in later if one.part.partition is partition]
             self._lost += self._drop_from(lane, gone)
 
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
@@ -358,20 +359,20 @@ class Lanes:
         lane = self._table(tp).get(key)
         return type(lane) is Lane and any(not work.pointer for work in lane.works)
 
-    def unblock(self, home: OpenPartition, lowest: Mapping[str, int]) -> None:
+    def unblock(self, partition: OpenPartition, lowest: Mapping[str, int]) -> None:
         """Let messages begin again that no earlier parked one of their key holds back.
 
         Arguments: ``lowest`` parked offset of each key, by its mark.
         """
-        for lane in self._lanes_of(home):
+        for lane in self._lanes_of(partition):
             if lane.blocked and isinstance(lane.key, bytes):
                 parked = lowest.get(key_mark(lane.key))
                 lane.blocked, lane.before = parked is not None, parked or 0
                 self._relist(lane)
 
-    def resume(self, home: OpenPartition) -> None:
+    def resume(self, partition: OpenPartition) -> None:
         """List again what was found not startable while the partition was paused or stopped."""
-        aside, home.aside = home.aside, []
+        aside, partition.aside = partition.aside, []
         for item in aside:
             if type(item) is ReadWork and item.lane is None:
                 self._list_again(item, item.not_before, item.part.serial)
@@ -379,47 +380,47 @@ class Lanes:
                 _lane_of(item).listed = False
                 self._relist(_lane_of(item))
 
-    def remove_all(self, home: OpenPartition, which: Callable[[ReadWork], object]) -> list[ReadWork]:
+    def remove_all(self, partition: OpenPartition, which: Callable[[ReadWork], object]) -> list[ReadWork]:
         """Forget what waits of a partition, as far as ``which`` says so. Returns those messages."""
 
         def goes(work: ReadWork) -> object:
-            return work.part.home is home and which(work)
+            return work.part.partition is partition and which(work)
 
-        entries = (*self._fresh, *home.aside, *(entry[2] for entry in (*self._again, *self._later)))
+        entries = (*self._fresh, *partition.aside, *(entry[2] for entry in (*self._again, *self._later)))
         gone = [item for item in entries if type(item) is ReadWork and item.lane is None and goes(item)]
         dropped = set(gone)
         self._fresh = deque(item for item in self._fresh if item not in dropped)
-        home.aside = [item for item in home.aside if item not in dropped]
+        partition.aside = [item for item in partition.aside if item not in dropped]
         self._again = [entry for entry in self._again if entry[2] not in dropped]
         self._later = [entry for entry in self._later if entry[2] not in dropped]
         heapify(self._again)
         heapify(self._later)
         for work in gone:
             self._leave_table(work)
-        for lane in self._lanes_of(home):
+        for lane in self._lanes_of(partition):
             gone += self._drop_from(lane, [work for work in lane.works if goes(work)])
         return gone
 
-    def drop(self, home: OpenPartition) -> list[ReadWork]:
+    def drop(self, partition: OpenPartition) -> list[ReadWork]:
         """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it.
 
         Those that are alone with their key, or have none, are told by :meth:`lost` when their turn comes.
         """
         dropped: list[ReadWork] = []
-        for item in home.aside:
+        for item in partition.aside:
             if type(item) is ReadWork and item.lane is None:
                 self._leave_table(item)
                 dropped.append(item)
             else:
                 _lane_of(item).listed = False
-        home.aside = []
-        for lane in self._lanes_of(home):
+        partition.aside = []
+        for lane in self._lanes_of(partition):
             lane.blocked = False
-            dropped += self._drop_from(lane, [work for work in lane.works if work.part.home is home])
+            dropped += self._drop_from(lane, [work for work in lane.works if work.part.partition is partition])
         return dropped
 
-    def _lanes_of(self, home: OpenPartition) -> list[Lane]:
-        tables = self._tables.get(home.position.tp, {}), self._held.get(home.position.tp, {})
+    def _lanes_of(self, partition: OpenPartition) -> list[Lane]:
+        tables = self._tables.get(partition.position.tp, {}), self._held.get(partition.position.tp, {})
         return [lane for table in tables for lane in table.values() if type(lane) is Lane]
 
     def _drop_from(self, lane: Lane, works: list[ReadWork]) -> list[ReadWork]:

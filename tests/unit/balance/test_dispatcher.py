@@ -1,4 +1,4 @@
-"""The engine: outcomes, late ones, what is in hand, and slots that leave."""
+"""The dispatcher: outcomes, late ones, what is in hand, and slots that leave."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from tests.streams import valid_lease
 from tests.timing import scaled
-from zkconsumer.balance.balanced_message import BalancedMessage
+from tests.values import present
 from zkconsumer.balance.batch_size import MOST, BatchSize
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.open_partition import OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
@@ -28,6 +28,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -36,47 +37,52 @@ FAILED = Failed(ZeroDivisionError("no"))
 
 
 class World:
-    """An engine with one partition ``t-0``, whose messages are all read."""
+    """An dispatcher with one partition ``t-0``, whose messages are all read."""
 
     def __init__(self, messages: int = 6, **rules: Any) -> None:
         self.lease = valid_lease()
         self.errors: list[BaseException] = []
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
-        self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)
+        self.dispatcher = Dispatcher(self.lease, RunRules(retry=retry, **rules), failed=self.errors.append)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         self.position.stored.notes = StoredNotes()
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
         self.wake_revocation: list[bool] = []
         self.passed: list[int] = []
-        queue: Any = SimpleNamespace(wake_revocation=lambda: self.wake_revocation.append(True))
-        reader: Any = SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end))
-        self.home = OpenPartition(self.position, self.ledger, queue, reader, BalancedMessage)
-        self.home.answers = self.engine
-        self.engine.open(self.home)
+        stream: Any = SimpleNamespace(
+            queue=SimpleNamespace(wake_revocation=lambda: self.wake_revocation.append(True)),
+            chunk_reader=SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end)),
+            message_class=MessageAndMetadata,
+        )
+        self.partition = OpenPartition(self.position, self.ledger, stream, self.dispatcher)
+        self.dispatcher.open(self.partition)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
-        part = ReadPart(self.home, self.chunk, 1)
+        part = ReadPart(self.partition, self.chunk, 1)
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
-        self.engine.push(self.home, works)
-        self.engine.chunk_read(self.home, self.chunk)
+        self.dispatcher.push(self.partition, works)
+        self.dispatcher.chunk_read(self.partition, self.chunk)
 
     def take(self, most: int = 100) -> list[Any]:
-        return list(self.engine.take(most, AT_ONCE))
+        return list(self.dispatcher.take(most, AT_ONCE))
+
+    def pointers_in_hand(self) -> list[int]:
+        return sorted(self.dispatcher.pointer_works.offsets(self.ledger))
 
     def settle(self, works: list[Any], outcome: Outcome) -> None:
-        self.engine.settle([(work, outcome) for work in works])
+        self.dispatcher.settle([(work, outcome) for work in works])
 
 
 def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     """Return a world with a shared partition, and the record and the work of a message without a key in hand."""
     world = World(1, order=order)
     world.settle(world.take(), DONE)
-    world.home.shared = True
+    world.partition.slots = SharedSlots()
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -89,7 +95,7 @@ def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
     assert (world.position.consumed, world.position.held, world.passed) == (0, True, [])
     world.settle([work for work in works if not work.offset], DONE)
     assert (world.position.consumed, world.position.held, world.passed) == (6, False, [6])
-    assert world.engine.in_hand == 0
+    assert world.dispatcher.in_hand == 0
 
 
 @pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
@@ -98,24 +104,24 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
     world, record, first = one_without_key_in_hand(order)
     world.position.revoked = True
-    world.engine.drop(world.home)
+    world.dispatcher.drop(world.partition)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
     ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
-    home = OpenPartition(position, ledger, world.home.queue, world.home.reader, BalancedMessage)
-    world.engine.open(home)
+    partition = OpenPartition(position, ledger, world.partition.stream, world.dispatcher)
+    world.dispatcher.open(partition)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
-    part = ReadPart(home, None, 2)
-    world.engine.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
+    part = ReadPart(partition, None, 2)
+    world.dispatcher.push(partition, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
     world.settle([first], outcome)
     for result in (FAILED, DONE):
         (again,) = world.take()
-        assert (again.offset, again.home) == (1, home)
+        assert (again.offset, again.partition) == (1, partition)
         world.settle([again], result)
     world.settle([other], DONE)
-    assert (world.take(), position.consumed, world.engine.in_hand) == ([], 3, 0)
+    assert (world.take(), position.consumed, world.dispatcher.in_hand) == ([], 3, 0)
 
 
 @pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
@@ -123,35 +129,35 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
 def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
-    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
-    world.engine.reopen(world.home, ALL_SLOTS)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
+    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
+    world.dispatcher.reopen(world.partition, ALL_SLOTS)
+    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:
         (again,) = world.take()
         assert again.offset == 1
         world.settle([again], DONE)
-    assert (world.take(), world.position.consumed, world.engine.in_hand) == ([], 2, 0)
+    assert (world.take(), world.position.consumed, world.dispatcher.in_hand) == ([], 2, 0)
 
 
 @pytest.mark.parametrize("forgotten", [0, 1, 2])
 def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> None:
     world = World()
-    world.home.shared = True
+    world.partition.slots = SharedSlots()
     works = [work for work in world.take() if work.key == b"a"]
     for work in works:
         work.slot = 5
     gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
-    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
     world.settle([works.pop(forgotten)], NOT_STARTED)
-    opened, in_hand = world.engine.reopen(world.home, ALL_SLOTS)
+    opened, in_hand = world.dispatcher.reopen(world.partition, ALL_SLOTS)
     assert opened == ALL_SLOTS & ~gap
     assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
     world.settle(works, NOT_STARTED)
     assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
-    assert world.engine.reopen(world.home, gap) == (gap, set())
-    assert not world.home.leaving
+    assert world.dispatcher.reopen(world.partition, gap) == (gap, set())
+    assert not present(world.partition.slots).leaving
 
 
 def test_what_was_not_started_comes_again_in_order() -> None:
@@ -181,7 +187,7 @@ def test_an_answer_hides_nothing_that_ends_the_run() -> None:
     (work,) = world.take()
     work.message.ack()
     world.settle([work], Failed(KeyboardInterrupt()))
-    assert world.engine.ended
+    assert world.dispatcher.ended
     assert world.position.consumed == 0
 
 
@@ -206,31 +212,31 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     later = PartitionPosition(world.position.tp, world.position.thread, 0)
     later.ledger = MessageLedger(later, 0, lock=Lock())
     later.ledger.read(range(2), 2)
-    world.engine.drop(world.home)
+    world.dispatcher.drop(world.partition)
     world.settle(works, FAILED)
-    assert (later.consumed, world.engine.fates.late, world.wake_revocation) == (0, 2, [True])
+    assert (later.consumed, world.dispatcher.failures.late, world.wake_revocation) == (0, 2, [True])
     assert world.take() == []
 
 
 def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
     world = World()
     (work,) = world.take(1)
-    assert world.engine.may_start(work)
+    assert world.dispatcher.may_start(work)
     world.lease.suspend()
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
     assert world.take() == []
     world.lease.resume(world.lease.epoch)
     world.position.revoked = True
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
 
 
 def test_the_rate_cap_holds_at_hand_out() -> None:
     world = World()
-    engine = Engine(RateLimitedLease(world.lease, 20), EngineRules())
-    engine.open(world.home)
-    engine.push(world.home, world.take())
-    assert len(engine.take(100, AT_ONCE)) == 2, "a tenth of a second's"
-    assert engine.take(100, AT_ONCE) == ()
+    dispatcher = Dispatcher(RateLimitedLease(world.lease, 20), RunRules())
+    dispatcher.open(world.partition)
+    dispatcher.push(world.partition, world.take())
+    assert len(dispatcher.take(100, AT_ONCE)) == 2, "a tenth of a second's"
+    assert dispatcher.take(100, AT_ONCE) == ()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
@@ -239,19 +245,19 @@ def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None
     works = world.take()
     world.settle(works[:1], Failed(error))
     assert world.errors == [error]
-    assert world.engine.ended
+    assert world.dispatcher.ended
     assert world.take() == []
     assert world.position.consumed == 0
 
 
 def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     world, left = World(), list[bool]()
-    world.home.shared = True
+    world.partition.slots = SharedSlots()
     (work, *_) = works = world.take(2)
     work.slot = 5
-    dropped = world.engine.give_up(world.home, 1 << 5, lambda: left.append(True))
+    dropped = world.dispatcher.give_up(world.partition, 1 << 5, lambda: left.append(True))
     assert (dropped, left) == ([], [])
-    assert not world.engine.may_start(work)
+    assert not world.dispatcher.may_start(work)
     world.settle(works, DONE)
     assert left == [True]
 
@@ -260,26 +266,27 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
 def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None) -> None:
     world = World(1)
     world.settle(world.take(), DONE)
-    world.home.shared = True
+    world.partition.slots = SharedSlots()
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
-    world.engine.give_up(world.home, slots, lambda: None)
+    world.dispatcher.give_up(world.partition, slots, lambda: None)
     record = SimpleNamespace(offset=3, value=b"", key=key)
     work = Work(record, 3, world.ledger, None)
-    assert world.engine.add_pointer_work(work)
+    assert world.dispatcher.add_pointer_work(work)
     (taken,) = world.take()
-    assert world.engine.may_start(taken)
+    assert world.dispatcher.may_start(taken)
     world.settle([taken], NOT_STARTED)
     assert len(world.take()) == 1
 
 
 def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world = World(1)
+    world.partition.slots = SharedSlots()
     world.settle(world.take(), DONE)
-    world.engine.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
+    world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
-    assert not world.engine.add_pointer_work(work)
-    world.engine.reopen(world.home, ALL_SLOTS)
-    assert world.engine.add_pointer_work(work)
+    assert not world.dispatcher.add_pointer_work(work)
+    world.dispatcher.reopen(world.partition, ALL_SLOTS)
+    assert world.dispatcher.add_pointer_work(work)
 
 
 def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
@@ -296,62 +303,65 @@ def pointer_work(world: World, offset: int) -> Work:
     return Work(SimpleNamespace(offset=offset, value=b"", key=b"a"), offset, world.ledger, None)
 
 
+def add_pointer_works(world: World, *works: Work) -> None:
+    """Add these as the pointer reader does."""
+    for work in works:
+        world.dispatcher.pointer_works.add(work, 1)
+        assert world.dispatcher.add_pointer_work(work)
+
+
 def test_a_parked_message_goes_before_later_parked_ones() -> None:
     """The pointer of a later one was due, and its message waited for the key, when the earlier one was parked too."""
     world, (first, _) = parked_behind_a_pending_one()
-    settled: list[int] = []
-    world.engine.pointer_settled = lambda work: settled.append(work.offset)
-    assert world.engine.add_pointer_work(pointer_work(world, 2))
-    world.engine.answer(first, FAILED)
-    assert (world.take(), settled) == ([], [2]), "it comes again after the first one"
-    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    add_pointer_works(world, pointer_work(world, 2))
+    world.dispatcher.answer(first, FAILED)
+    assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
 def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:
     """The earlier one was parked after the look at the pointers, and the message of the later one came then."""
     world, (first, _) = parked_behind_a_pending_one()
-    world.engine.answer(first, FAILED)
-    assert not world.engine.add_pointer_work(pointer_work(world, 2))
-    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    world.dispatcher.answer(first, FAILED)
+    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
 def test_a_parked_message_goes_before_one_that_comes_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    assert world.engine.add_pointer_work(pointer_work(world, 2))
-    world.engine.answer(first, NOT_STARTED)
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    world.dispatcher.answer(first, NOT_STARTED)
     assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
 
 
 def test_what_waits_of_pointers_can_be_given_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    settled: list[int] = []
-    world.engine.pointer_settled = lambda work: settled.append(work.offset)
     keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
-    for work in (keyless, pointer_work(world, 2)):
-        assert world.engine.add_pointer_work(work)
-    world.engine.return_pointer_works(world.home)
-    assert (sorted(settled), world.take()) == ([2, 7], [])
-    world.engine.answer(first, DONE)
-    assert (world.take(), world.ledger.unfinished, world.engine.in_hand) == ([], 2, 1)
+    add_pointer_works(world, keyless, pointer_work(world, 2))
+    assert world.pointers_in_hand() == [2, 7]
+    world.dispatcher.return_pointer_works(world.partition)
+    assert (world.pointers_in_hand(), world.take()) == ([], [])
+    world.dispatcher.answer(first, DONE)
+    assert (world.take(), world.ledger.unfinished, world.dispatcher.in_hand) == ([], 2, 1)
 
 
 def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
     world = World(3, retry=Retry(delays=[9.0], jitter=0))
     first, second = (work for work in world.take() if work.key == b"a")
-    world.engine.settle([(first, FAILED), (second, Later(99.0))])
+    world.dispatcher.settle([(first, FAILED), (second, Later(99.0))])
     pointer = world.ledger.pointers[0]
     assert (pointer.attempts, pointer.reason) == (1, "ZeroDivisionError: no")
     assert pointer.due_ms > pointer.first_ms > 0
-    assert not world.home.failing
+    assert not world.partition.failing
 
 
 def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:
     world = World(order=Order.NONE, failure_limit=FailureLimit(consecutive=3))
     works = world.take()
     world.settle(works, FAILED)
-    assert "attempts failed in a row, the last with ZeroDivisionError" in world.home.stopped
+    assert "attempts failed in a row, the last with ZeroDivisionError" in world.partition.stopped
     assert world.take() == []
     failed = [world.ledger.attempts(offset) for offset in range(6)]
     assert [one.failed for one in failed if one is not None] == [1, 1], "before the limit"
@@ -370,7 +380,7 @@ def test_a_partition_that_stops_is_one_warning(caplog: pytest.LogCaptureFixture)
         " again every 30 s. Its limit is FailureLimit(consecutive=2, ratio=0.9, window=200). No message is given up by"
         " that; mend the handler or what it calls, or give run another failure_limit"
     )
-    world.home.outcomes.succeeded(1)
+    world.partition.outcomes.succeeded(1)
     world.settle(works[4:], FAILED)
     assert len(caplog.messages) == 2
 
@@ -438,17 +448,17 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
 
         def wait(self, _: float) -> bool:
             if self.number == 0:
-                world.engine.take(1, Deadline(60.0))
+                world.dispatcher.take(1, Deadline(60.0))
                 return True
-            world.engine.look()
-            world.engine.look()
+            world.dispatcher.look()
+            world.dispatcher.look()
             seen.append(raised.copy())
             if self.number == 2:
-                world.engine.end()
+                world.dispatcher.end()
             return True
 
-    monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
-    assert not world.engine.take(1, Deadline(60.0))
+    monkeypatch.setattr("zkconsumer.balance.dispatcher.WakeFlag", Flag)
+    assert not world.dispatcher.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
 
 

@@ -1,7 +1,7 @@
 """Decides about messages that are not done: they come again, are parked, or become dead letters.
 
-Threads: those that settle outcomes. The lock is the engine's, which guards the lanes. No function of the application is
-called under it.
+Threads: those that settle outcomes. The lock is the dispatcher's, which guards the lanes. No function of the
+application is called under it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from time import monotonic, time
 
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Kind, Retry, RetryDecision, decide, failure_of
+from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -33,7 +33,7 @@ REFUSED = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRules:
+class RunRules:
     """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
     none), and whether pointers can be kept (``parks``).
     """
@@ -44,33 +44,36 @@ class EngineRules:
     parks: bool = True
 
 
-class MessageFates:
+class FailedMessages:
     """Decides about messages that are not done.
 
-    Arguments: as for the engine; ``abort`` ends the run with an error.
+    Arguments: as for the dispatcher; ``abort`` ends the run with an error; ``buried`` takes a work whose dead letter
+    waited, once it was delivered or its partition has left.
     """
 
     def __init__(
         self,
-        rules: EngineRules,
-        lanes: Lanes,
+        rules: RunRules,
+        waiting: WaitingMessages,
         lock: InterruptibleLock,
         dead_letters: DeadLetters | None,
         abort: Callable[[BaseException], None],
+        buried: Callable[[ReadWork], None],
     ) -> None:
         self._rules = rules
         self._lock = lock
         self._abort = abort
-        self.parking = Parking(lanes, rules.order)
+        self._buried = buried
+        self.parking = Parking(waiting, rules.order)
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.failed = 0
         """Attempts that failed."""
         self.late = 0
         """Outcomes that came after the end of their stay."""
 
-    def replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
+    def next_attempt(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if none does; itself if it stays in hand."""
-        home = work.home
+        partition = work.partition
         if isinstance(outcome, NotStarted):
             return work.again()
         if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
@@ -80,20 +83,21 @@ class MessageFates:
         if failure:
             with self._lock:
                 self.failed += 1
-        if home.position.revoked:
+        if partition.position.revoked:
             self.late += 1
             return None
         if failure and self._limit_reached(work, failure):
             made = work.again()
-            made.not_before, made.failure = home.retry_at, failure
+            made.not_before, made.failure = partition.retry_at, failure
             return made
         try:
             decision = self._decided(work, outcome)
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self._abort(e)
             return work.again()
-        if not home.own and (decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after):
-            home.refused |= 1 << work.slot  # only the owner parks messages and buries them
+        given_up = decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after
+        if given_up and not partition.own:
+            partition.shared.refused |= 1 << work.slot  # only the owner parks messages and buries them
             return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
@@ -102,53 +106,53 @@ class MessageFates:
         return self._held(work, decision)
 
     def _decided(self, work: ReadWork, outcome: Outcome) -> RetryDecision:
-        home = work.home
+        partition = work.partition
         return decide(
             self._rules.retry,
             outcome,
             work.attempts,
             work.first_ms,
             int(time() * 1000),
-            may_park=self._may_park(home),
+            may_park=self._may_park(partition),
             random=random(),
             parked=work.pointer,
         )
 
-    def _may_park(self, home: OpenPartition) -> bool:
-        kept = self._rules.parks and home.own and home.ledger.may_park
+    def _may_park(self, partition: OpenPartition) -> bool:
+        kept = self._rules.parks and partition.own and partition.ledger.may_park
         return kept and self._rules.order is not Order.PARTITION
 
     def _limit_reached(self, work: ReadWork, failure: str) -> bool:
         """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
-        home, limit = work.home, self._rules.failure_limit
-        home.outcomes.failed()
-        why = home.outcomes.reached(limit) if limit is not None else ""
+        partition, limit = work.partition, self._rules.failure_limit
+        partition.outcomes.failed()
+        why = partition.outcomes.reached(limit) if limit is not None else ""
         if not why:
             return False
-        if not home.retry_at:
-            home.retry_at = monotonic() + TRY_AGAIN
-        home.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
-        if home.outcomes.tell():  # once, not at every try
+        if not partition.retry_at:
+            partition.retry_at = monotonic() + TRY_AGAIN
+        partition.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
+        if partition.outcomes.tell():  # once, not at every try
             log.warning(
                 "%s has stopped at offset %d: %s. Its limit is %s. No message is given up by that; mend the handler or"
                 " what it calls, or give run another failure_limit",
-                home.position.tp,
+                partition.position.tp,
                 work.offset,
-                home.stopped,
+                partition.stopped,
                 limit,
             )
         return True
 
     def _held(self, work: ReadWork, decision: RetryDecision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
+        partition = work.partition
         made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
         made.failure = decision.reason or work.failure
         made.not_before = monotonic() + decision.seconds
         if decision.attempts and not work.pointer:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
+            partition.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
+        partition.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
     def _park(self, work: ReadWork, decision: RetryDecision) -> bool:
@@ -156,22 +160,22 @@ class MessageFates:
         with self._lock:
             if self.parking.park(work, decision) is None:
                 return False
-        work.home.failing.pop(work.offset, None)
+        work.partition.failing.pop(work.offset, None)
         return True
 
     def _dead(self, work: ReadWork, decision: RetryDecision) -> ReadWork | None:
-        """Make a dead letter of a message. Returns as :meth:`replacement`."""
-        home = work.home
+        """Make a dead letter of a message. Returns as :meth:`next_attempt`."""
+        partition = work.partition
         # before: a dead letter may be delivered, and taken out there, at once
-        home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+        partition.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
+        if not self.dead_letters.bury(work, decision, self._buried, self.parking.mark(work)):
             return work
-        home.failing.pop(work.offset, None)
+        partition.failing.pop(work.offset, None)
         return None
 
 
 def _with_place(error: BaseException, work: ReadWork) -> BaseException:
-    position = work.home.position
+    position = work.partition.position
     error.add_note(
         f"raised by the handler of {position.topic}-{position.partition} at offset {work.offset}; this message is not"
         " committed"
