@@ -48,7 +48,7 @@ class Watched:
     """By member: the offset that is handed out next, where that is known."""
     owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     """By member: the time at which its last ownership began and ended, and the lowest offset that it may hand out."""
-    back_to: dict[str, int] = field(default_factory=dict)
+    back_to: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By store: the lowest offset to which a seek may take the commits back, once."""
     handed: int = 0
 
@@ -69,9 +69,9 @@ class Watched:
             self.owned[member] = (began, ended, min(lowest, offset))
 
     def may_go_back(self, offset: int) -> None:
-        """A seek may take the commits back to ``offset``."""
+        """A seek may take the commits back to ``offset``. A commit of the place before may come as the seek begins."""
         for store in self.committed:
-            self.back_to[store] = min(offset, self.back_to.get(store, offset))
+            self.back_to[store] = (*self.back_to.get(store, ())[-1:], offset)
 
 
 class Observer:
@@ -153,8 +153,11 @@ class Observer:
         if missing is not None:
             self.broke(f"{tp}: offset {offset} was committed, but nobody finished message {missing}")
         elif before is not None and offset < before:
-            back_to = seen.back_to.pop(store, None)
-            if back_to is None or offset < back_to:
+            allowed = seen.back_to.pop(store, ())
+            used = next((number for number, lowest in enumerate(allowed, 1) if lowest <= offset), 0)
+            if used < len(allowed):
+                seen.back_to[store] = allowed[used:]
+            if not used:
                 self.broke(f"{tp}: the committed offset went back from {before} to {offset} in {store}")
 
     def passed(self, tp: TopicPartition) -> Collection[int]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from zkconsumer.core.message_ledger import CommitPoint
     from zkconsumer.core.partition_position import PartitionPosition
+    from zkconsumer.runtime.deadline import Deadline
 
 NEGATIVE = float("-inf")
 UNREAD = "the pointers to parked messages are not read yet"
@@ -129,12 +129,6 @@ class StoredOffset:
     def pointers(self) -> Mapping[int, Pointer]:
         """The pointers to messages as last read or written."""
         return {} if self.notes is None else self.notes.pointers
-
-    @property
-    def moving(self) -> bool:
-        """Whether a seek is under way."""
-        self.seeks = [seek for seek in self.seeks if not seek.expired]
-        return bool(self.seeks)
 
     def is_due(self, *, counting_held: bool) -> bool:
         """Return whether there is anything to commit; ``counting_held`` as for :meth:`due_offset`."""

@@ -319,7 +319,12 @@ class OwnedPartitions:
 
 
 def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:
-    """Have the ledger of a position begin with the pointers that were read."""
+    """Have the ledger of a position begin with the pointers that were read.
+
+    Messages may be parked at once. Otherwise one that fails before the committer tracks the position would be held,
+    with the committed offset, for all of its delay.
+    """
     acks = known.acks
     if acks is not None:
         position.known_pointers = acks.pointers
+        position.stored.notes = acks.stored()

@@ -190,6 +190,12 @@ class Slices:
             self._most = min(LARGEST, self._most * 2)
 
 
+def is_moving(found: StoredOffset) -> bool:
+    """Return whether a seek of the partition is under way. The committer's thread calls this."""
+    found.seeks = [seek for seek in found.seeks if not seek.expired]
+    return bool(found.seeks)
+
+
 @dataclass(frozen=True, slots=True)
 class GivenOffset:
     """An offset that a caller gave to be committed, as of its call.
@@ -213,7 +219,7 @@ class GivenOffset:
             return "" if found is None else "this member has claimed the partition since the call"
         if found is None or found.position is not self.position:
             return "the partition was released, or a seek moved it, since the call"
-        return "a seek is under way" if found.moving else ""
+        return "a seek is under way" if is_moving(found) else ""
 
     def overtaken_by(self, committed: int | None) -> bool:
         """Return whether another commit has written a later offset since the call, so that this one would undo it."""

@@ -14,7 +14,7 @@ from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices
+from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, is_moving
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.note_store import NO_POINTS, Points
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
@@ -218,7 +218,7 @@ class CommitTracker:
         The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
         group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
         """
-        moving = {tp: found for tp, found in self._tracked.items() if found.moving}
+        moving = {tp: found for tp, found in self._tracked.items() if is_moving(found)}
         ours = [found for tp, found in self._tracked.items() if tp not in moving]
         put_off = {} if patient else self._look_before(ours, deadline)
 
@@ -404,7 +404,7 @@ class CommitTracker:
     def _write_again(self, due: Mapping[TopicPartition, int], *, everywhere: bool = True) -> None:
         if not self._lease.valid:
             return
-        due = {tp: offset for tp, offset in due.items() if not self._tracked[tp].moving}
+        due = {tp: offset for tp, offset in due.items() if not is_moving(self._tracked[tp])}
         points = self._points_again(due)
         due = {**due, **{tp: point.offset for tp, point in points.items()}}
         changed, unchanged = (due, {}) if everywhere else ({}, due)

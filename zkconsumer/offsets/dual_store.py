@@ -336,7 +336,7 @@ class DualStore:
         doubtful = {tp: known for tp, known in ours.items() if known.doubtful is not None}
         if doubtful and self._elsewhere is not None:
             with _exceptions_only():
-                stored = self._elsewhere.fetch(doubtful, deadline.bounded(ONE_TRY))
+                stored = self._elsewhere.fetch(list(doubtful), deadline.bounded(ONE_TRY))
             for tp, known in doubtful.items():
                 lowest, highest = known.doubtful or (0, -1)
                 if lowest <= stored.get(tp, -1) <= highest:

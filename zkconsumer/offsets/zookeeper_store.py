@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from zkconsumer.core.stored_offset import OffsetNode, StoredNotes, StoredOffset
+from zkconsumer.core.stored_offset import OffsetNode, StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
@@ -317,16 +317,8 @@ class ZooKeeperOffsets:
 def see_node(stored: StoredOffset, known: KnownOffset) -> None:
     """Keep the offset node as it was read, and the nodes beside it if these were read too. The claim stays the same."""
     stored.node = OffsetNode(known.offset, known.version, session=stored.node.session)
-    acks = known.acks
-    if acks is not None:
-        stored.notes = StoredNotes(
-            acks.has_note,
-            acks.note,
-            pointers=acks.pointers,
-            version=acks.version,
-            restoring=acks.outdated,
-            trouble=acks.trouble,
-        )
+    if known.acks is not None:
+        stored.notes = known.acks.stored()
 
 
 def seen_node(stored: StoredOffset) -> KnownOffset:

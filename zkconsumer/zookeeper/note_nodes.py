@@ -18,6 +18,7 @@ from time import time_ns
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import applied
 from zkconsumer.core.message_pointers import Pointer, decode_pointers, lost_from
+from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 
 NOTE_BYTES = 64 * 1024
@@ -44,6 +45,17 @@ class KnownAcks:
     version: int | None = None
     outdated: bool = False
     trouble: str = ""
+
+    def stored(self) -> StoredNotes:
+        """Return what a member keeps of this."""
+        return StoredNotes(
+            self.has_note,
+            self.note,
+            pointers=self.pointers,
+            version=self.version,
+            restoring=self.outdated,
+            trouble=self.trouble,
+        )
 
 
 @dataclass(frozen=True, slots=True)
