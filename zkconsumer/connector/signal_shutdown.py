@@ -63,9 +63,12 @@ class ShutdownOnSignal:
         self._thread = Thread(target=self._serve, name=f"{self._name}-signals", daemon=True)
         try:
             self._install(signals)
-        except BaseException:
-            self._reading.close()
-            self._writing.close()
+        except BaseException:  # also an interrupt, and a system that gives no more threads
+            self._wakes = True  # or a signal would be written to a descriptor that is somebody else's by then
+            self.restore()
+            if self._thread.ident is None:  # otherwise the thread closes them
+                self._reading.close()
+                self._writing.close()
             raise
 
     def _install(self, signals: tuple[int, ...]) -> None:
