@@ -20,7 +20,8 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    "hundreds of lines of the package": 844,
+    # raised by one: an interrupted start of a client, of the test kit and of signals ends what it has begun
+    "hundreds of lines of the package": 845,
     "files of the package": 447,
     "classes with over 15 attributes": 28,
     "classes with over 12 public methods": 34,
