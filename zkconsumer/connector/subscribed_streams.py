@@ -276,7 +276,7 @@ class Subscription:
     def _ask(self, member: GroupMember, change: SubscriptionChanged) -> Request[None]:
         asked = change.done  # the group thread may answer the caller and do the change later, with another request
         self._changes.append(change)
-        member.events.put(change)
+        member.ask(change)
         return asked
 
     # ---- reading several streams as one
