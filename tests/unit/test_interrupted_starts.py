@@ -6,10 +6,13 @@ before and after the thread has begun.
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
 from threading import Thread
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -22,10 +25,13 @@ from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Answer, WakeFlag
 from zkconsumer.testing import FakeCluster
+from zkconsumer.wiring import GroupMember
 from zkconsumer.zookeeper.cluster_admin import Admin
 from zkconsumer.zookeeper.server_connection import ServerConnection
 
 BEGIN = Thread.start
+OF_A_RUN = ("-worker-0", "-worker-1", "-reader", "-parked", "-dead-letters")
+"""The ends of the names of a run's threads."""
 
 
 def interrupted_at(start: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> bool:
@@ -133,3 +139,37 @@ def test_an_admin_leaves_nothing_of_its_opening(monkeypatch: pytest.MonkeyPatch)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(KeyboardInterrupt):
         Admin(f"127.0.0.1:{silent.getsockname()[1]}").open(Deadline(scaled(10)))
     eventually(lambda: set(threading.enumerate()) <= before, 10, "the end of kazoo's threads")
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"concurrency": 2}], ids=["workers", "concurrency"])
+def test_a_run_that_is_interrupted_twice_leaves_no_thread(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second Ctrl-C came in the shutdown after the first one. The run's own threads read on without an end."""
+    before, closes, original = set(threading.enumerate()), 0, GroupMember.close
+
+    def interrupted(member: GroupMember, deadline: Deadline, *, finished: bool) -> None:
+        nonlocal closes
+        closes += 1
+        if closes == 1:
+            raise KeyboardInterrupt
+        original(member, deadline, finished=finished)
+
+    def handle(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def own() -> list[str]:
+        return [one.name for one in threading.enumerate() if one.name.endswith(OF_A_RUN)]
+
+    monkeypatch.setattr(GroupMember, "close", interrupted)
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        cluster.append("t", 0, [b"v"])
+        properties = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
+        connector = ZookeeperConsumerConnector(properties)
+        with pytest.raises(KeyboardInterrupt):
+            connector.run(handle, "t", **options)
+        assert closes == 1
+        eventually(lambda: not own(), 10, lambda: f"the end of {own()}")
+        connector.shutdown()
+    eventually(lambda: set(threading.enumerate()) <= before, 10, "the end of all threads")

@@ -324,6 +324,31 @@ def test_handlers_are_restored_after_a_failed_start(
 
 
 @pytest.mark.usefixtures("restored")
+def test_a_signal_shuts_down_without_another_thread(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gave no thread for the shutdown. The thread of the signals died of that, and nobody closed."""
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.endswith("-closing"):
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    with shutdown_on_signal(connector, signal.SIGTERM, timeout=scaled(5)) as guard:
+        stream = connector.create_message_streams({"t": 1})["t"][0]
+        signal.raise_signal(signal.SIGTERM)
+        assert list(stream) == []
+        assert guard.received == signal.SIGTERM
+    assert connector.state.phase is Phase.CLOSED
+    eventually(lambda: not cluster_sessions(cluster), 10, "the end of the session")
+
+
+def cluster_sessions(cluster: FakeCluster) -> list[int]:
+    return [] if cluster.zookeeper_server is None else cluster.zookeeper_server.sessions
+
+
+@pytest.mark.usefixtures("restored")
 def test_handlers_are_restored_after_a_refused_run() -> None:
     """``run(stop_on=...)`` set them before it had looked at all of its arguments."""
     before = signal.getsignal(signal.SIGTERM)

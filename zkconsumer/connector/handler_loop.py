@@ -255,8 +255,10 @@ class WorkerRun:
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
-        self._lifecycle.shut_down(finished=False)
-        self._stop()
+        try:
+            self._lifecycle.shut_down(finished=False)
+        finally:  # a second Ctrl-C ends that, and workers would read on
+            self._stop()
         deadline = Deadline(JOIN_WITHIN)
         for thread in self._threads:
             if thread.ident is not None:

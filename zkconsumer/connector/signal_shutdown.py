@@ -168,7 +168,10 @@ class ShutdownOnSignal:
         self.received = self.received or number
         if came == 1:
             log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))
-            lifecycle.begin_shutdown(self._timeout)
+            try:
+                lifecycle.begin_shutdown(self._timeout)
+            except RuntimeError:  # the system gives no more threads, and nobody else would close
+                lifecycle.shut_down(finished=False, timeout=self._timeout)
         else:
             log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
             lifecycle.hurry()
