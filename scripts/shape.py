@@ -20,20 +20,21 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    "hundreds of lines of the package": 846,  # the names of the balance are words of the field, and longer
+    # the names of the balance are longer; an interrupted start of a client, of the kit and of signals ends what it began
+    "hundreds of lines of the package": 847,
     "files of the package": 445,
     "classes with over 15 attributes": 27,
     "classes with over 12 public methods": 34,
     "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
-    "circles of imports": 1,
+    "circles of imports": 0,
     "private attributes of other objects: package": 35,
     "private attributes of other objects: tests": 61,
     "names of files that occur more than once": 5,
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,
     "modules under 60 lines with one importer": 10,
-    "modules with one importer": 122,
+    "modules with one importer": 121,
     "methods that only forward": 81,
 }
 
@@ -193,7 +194,7 @@ def imports(among: Sequence[Module]) -> dict[str, set[str]]:
     names = {module.name for module in among}
     found: dict[str, set[str]] = defaultdict(set)
     for module in among:
-        for node in ast.walk(module.tree):
+        for node in _at_run_time(module.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for one in node.names:
                     whole = f"{node.module}.{one.name}"
@@ -202,6 +203,16 @@ def imports(among: Sequence[Module]) -> dict[str, set[str]]:
                 found[module.name].update(one.name for one in node.names)
         found[module.name] &= names
     return found
+
+
+def _at_run_time(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of a module, without the bodies of ``if TYPE_CHECKING:``, which never run."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        waiting.extend(node.orelse if isinstance(node, ast.If) and for_types else ast.iter_child_nodes(node))
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

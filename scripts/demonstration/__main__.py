@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     try:
         return (balanced_scenario.play if arguments.balance else play)(settings)
-    except ZkConsumerError as error:
+    except (ZkConsumerError, OSError) as error:  # such as a process that cannot be started
         print(f"scripts/demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

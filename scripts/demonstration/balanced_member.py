@@ -93,7 +93,7 @@ def attempts_in(file: Path) -> list[Attempt]:
 
 
 class BalancedMember:
-    """One member process. The constructor starts it.
+    """One member process, which :meth:`start` starts.
 
     Arguments: ``workers`` handle flights at the same time; ``folder`` takes its log and its file.
     """
@@ -105,7 +105,8 @@ class BalancedMember:
         self.workers = workers
         self.gone = False
         self._log, self.file = folder / f"{name}.log", folder / f"{name}.attempts"
-        task = {
+        self._folder = folder
+        self._task = {
             "topic": topic,
             "workers": workers,
             "file": str(self.file),
@@ -119,12 +120,21 @@ class BalancedMember:
                 "share.partitions": "true",
             },
         }
-        self._process = Launched(command("balanced_member", task), self._log, remove=[folder])
+        self._process: Launched | None = None
+
+    def start(self) -> None:
+        """Start the process. Note first who closes this: an interrupt may come at once."""
+        self._process = Launched(command("balanced_member", self._task), self._log, remove=[self._folder])
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
+        return self._started.pid
+
+    @property
+    def _started(self) -> Launched:
+        assert self._process is not None, "it was not started"
+        return self._process
 
     @property
     def recorded(self) -> int:
@@ -133,28 +143,30 @@ class BalancedMember:
 
     def check(self) -> None:
         """Raise ZkConsumerError if the process ended by itself."""
-        if not self.gone and not self._process.running:
+        if not self.gone and not self._started.running:
             raise ZkConsumerError(f"the member {self.name} ended by itself:\n{tail(self._log)}")
 
     def leave(self) -> None:
         """Send SIGTERM: the member finishes what is in hand, commits and leaves the group. Does not wait."""
         self.gone = True
-        self._process.send(signal.SIGTERM)
+        self._started.send(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL: the member cannot commit, and ZooKeeper notices when the session times out."""
         self.gone = True
-        self._process.send(signal.SIGKILL)
+        self._started.send(signal.SIGKILL)
 
     def join(self) -> None:
         """Wait until the process has ended. Raises: ZkConsumerError if it does not leave in time."""
-        if not self._process.wait(_END_S):
+        if not self._started.wait(_END_S):
             self.kill()
-            self._process.wait(_END_S)
+            self._started.wait(_END_S)
             raise ZkConsumerError(f"the member {self.name} did not leave in time:\n{tail(self._log)}")
 
     def close(self) -> None:
-        """Kill the process if it runs, and wait for its end."""
+        """Kill the process if it runs, and wait for its end. Nothing is to do for one that was not started."""
+        if self._process is None:
+            return
         if self._process.running:
             self.kill()
         self.join()

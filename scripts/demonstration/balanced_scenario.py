@@ -109,6 +109,7 @@ class BalancedSteps:
                 _SESSION_TIMEOUT_MS,
                 self._folder,
             )
+            member.start()
             self._screen.say(f"{name} is process {member.pid}, with {count} workers")
         self._until(lambda: self._view.members == MEMBERS.keys(), "all processes are members")
         self._until(lambda: len(self._view.owners) == PARTITIONS, "all partitions have an owner")

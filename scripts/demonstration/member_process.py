@@ -59,7 +59,7 @@ def read(stream: KafkaStream[Any, Any]) -> None:
 
 
 class MemberProcess:
-    """One member process. The constructor starts it."""
+    """One member process, which :meth:`start` starts."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class MemberProcess:
         self.name = name
         self.gone = False
         self._log = folder / f"{name}.log"
-        task = {
+        self._folder = folder
+        self._task = {
             "topic": topic,
             "streams": 2,
             "properties": {
@@ -88,64 +89,72 @@ class MemberProcess:
                 "consumed.max.per.second": str(per_second),
             },
         }
+        self._process: Launched | None = None
+        self._reader: Thread | None = None
+
+    def start(self, account: MessageAccount) -> None:
+        """Start the process, and read its reports. Note first who closes this: an interrupt may come at once."""
         reading, writing = os.pipe()
         try:
-            self._process = Launched(command("member_process", task), self._log, remove=[folder], output=writing)
+            task = command("member_process", self._task)
+            self._process = Launched(task, self._log, remove=[self._folder], output=writing)
         except BaseException:
             os.close(reading)
             raise
         finally:
             os.close(writing)
-        self._reports = reading
-        self._reader: Thread | None = None
-
-    def listen(self, account: MessageAccount) -> None:
-        """Start to read its reports."""
-        self._reader = Thread(target=self._read, args=(account,), name=f"demo-reports-{self.name}", daemon=True)
+        self._reader = Thread(target=self._read, args=(reading, account), name=f"demo-reports-{self.name}", daemon=True)
         self._reader.start()
 
-    def _read(self, account: MessageAccount) -> None:
+    def _read(self, reports: int, account: MessageAccount) -> None:
         rest = b""
         try:
-            while data := os.read(self._reports, _READ_BYTES):
+            while data := os.read(reports, _READ_BYTES):
                 data = rest + data
                 whole = len(data) - len(data) % REPORT.size
                 rest = data[whole:]
                 account.consumed(self.name, [((p, offset), crc) for p, crc, offset in REPORT.iter_unpack(data[:whole])])
         finally:
-            os.close(self._reports)
+            os.close(reports)
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
+        return self._started.pid
+
+    @property
+    def _started(self) -> Launched:
+        assert self._process is not None, "it was not started"
+        return self._process
 
     def check(self) -> None:
         """Raise ZkConsumerError if the process ended by itself."""
-        if not self.gone and not self._process.running:
+        if not self.gone and not self._started.running:
             raise ZkConsumerError(f"the member {self.name} ended by itself:\n{tail(self._log)}")
 
     def leave(self) -> None:
         """Send SIGTERM: the member finishes its present message, commits and leaves the group. Does not wait."""
         self.gone = True
-        self._process.send(signal.SIGTERM)
+        self._started.send(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL: the member cannot commit, and ZooKeeper notices when the session times out."""
         self.gone = True
-        self._process.send(signal.SIGKILL)
+        self._started.send(signal.SIGKILL)
 
     def join(self) -> None:
         """Wait until the process has ended and all its reports are in the account."""
-        if not self._process.wait(_END_S):
+        if not self._started.wait(_END_S):
             self.kill()
-            self._process.wait(_END_S)
+            self._started.wait(_END_S)
             raise ZkConsumerError(f"the member {self.name} did not leave in time:\n{tail(self._log)}")
-        if self._reader is not None:
+        if self._reader is not None and self._reader.ident is not None:
             self._reader.join(_END_S)
 
     def close(self) -> None:
-        """Kill the process if it runs, and wait for its end."""
+        """Kill the process if it runs, and wait for its end. Nothing is to do for one that was not started."""
+        if self._process is None:
+            return
         if self._process.running:
             self.kill()
         self.join()

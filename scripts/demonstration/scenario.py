@@ -134,11 +134,11 @@ def start_cluster(
     screen.progress("starting ...")
     kept = None
     if settings.keep:
-        state, started = background_cluster.up()
-        zookeeper, bootstrap = state.zookeeper_connect, state.bootstrap_servers
         kept = stack.enter_context(ExitStack())
+        state, started = background_cluster.up()
         if started:
             kept.callback(background_cluster.down)
+        zookeeper, bootstrap = state.zookeeper_connect, state.bootstrap_servers
     else:
         cluster = stack.enter_context(DevCluster())
         zookeeper, bootstrap = cluster.zookeeper_connect, cluster.bootstrap_servers
@@ -238,7 +238,7 @@ class GroupSteps:
         place = self._place
         member = MemberProcess(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
         self._members[name] = member
-        member.listen(self._account)
+        member.start(self._account)
         self._screen.say(f"{name} is process {member.pid}")
 
     def _settled(self, members: set[str]) -> float:

@@ -87,7 +87,7 @@ class SharedGroup:
             self._folder,
             per_second=max(100, total // 40),
         )
-        self._other.listen(self._account)
+        self._other.start(self._account)
         self._until(lambda: _OTHER in self._view.members, f"{_OTHER} joins")
         self._screen.say(f"{_OTHER} joins, without Spark: it gets its share once the running batch has ended")
         self._until(lambda: self._account.consumed_count >= total // 40, f"{_OTHER} consumes")

@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
-    chosen: list[Subject] = [*reading.OPERATIONS, *([] if options.readers else members.OPERATIONS)]
+    of_members: list[Subject] = [] if options.readers else [*members.OPERATIONS, *members.FIRST_OPERATIONS]
+    chosen: list[Subject] = [*reading.OPERATIONS, *of_members]
     wanted = options.operations
     return [subject for subject in chosen if not wanted or any(part in subject.name for part in wanted)]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from tests.interrupts.boundaries import untraced
@@ -28,6 +29,7 @@ PARTITIONS = 2
 EACH = 5
 PATIENCE_S = 5.0
 """Seconds after which a message that is there counts as one that does not come."""
+DESCRIPTORS = Path("/proc/self/fd")
 _groups = count()
 
 
@@ -232,6 +234,60 @@ def _runs(member: InterruptedMember) -> None:
     member.connector.shutdown()
 
 
+class Newcomer:
+    """A connector that has not joined its group yet, and what was open before."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.before = self.open()
+        self.connector = ZookeeperConsumerConnector(
+            {"zookeeper.connect": cluster.zookeeper_connect, "group.id": f"g{next(_groups)}"}
+        )
+
+    def open(self) -> set[str]:
+        """What is open now: sessions, files, and threads but those of the cluster for each connection."""
+        own = [thread.name for thread in threading.enumerate() if not thread.name.startswith("fake-")]
+        sessions = self._cluster.zookeeper_server.sessions if self._cluster.zookeeper_server else []
+        files = [str(file) for file in DESCRIPTORS.iterdir()] if DESCRIPTORS.exists() else []
+        return {*own, *(f"session {number}" for number in sessions), *(f"file {n}" for n in range(len(files)))}
+
+
+@dataclass(frozen=True)
+class FirstOperation:
+    """Something that an application does first. If it is interrupted, nothing that it has opened stays.
+
+    Arguments: ``first`` is interrupted; ``joins`` says that without an interrupt the member is in its group then.
+    """
+
+    name: str
+    first: Callable[[ZookeeperConsumerConnector], object]
+    joins: bool = False
+
+    def prepare(self) -> Newcomer:
+        """A connector of a group of its own."""
+        return Newcomer(shared_cluster())
+
+    def act(self, member: Newcomer) -> None:
+        """Do it."""
+        self.first(member.connector)
+
+    def after(self, member: Newcomer, aftermath: Aftermath | None) -> int:
+        """Look what is left. Raises: Violation."""
+        if self.joins and aftermath is None:
+            member.connector.shutdown()
+        try:
+            eventually(lambda: member.open() <= member.before, 3, "the end of all that was opened")
+        except AssertionError:
+            raise Violation(f"left behind: {sorted(member.open() - member.before)}") from None
+        finally:
+            member.connector.shutdown()
+        return 0
+
+
+FIRST_OPERATIONS = (
+    FirstOperation("create_message_streams", lambda new: new.create_message_streams({TOPIC: 1}), joins=True),
+    FirstOperation("topics", ZookeeperConsumerConnector.topics),
+)
 OPERATIONS = (
     MemberOperation("unsubscribe", lambda member: member.connector.unsubscribe(TOPIC), closes=True),
     MemberOperation("commit_offsets", _commits),

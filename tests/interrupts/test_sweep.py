@@ -61,6 +61,14 @@ def test_an_interrupted_member_commits_nothing_unseen(operation: members.MemberO
     assert not figures.serious, "\n".join(told([figures]))
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.usefixtures("_cluster")
+@pytest.mark.parametrize("operation", members.FIRST_OPERATIONS, ids=lambda operation: operation.name)
+def test_an_interrupted_newcomer_leaves_nothing_open(operation: members.FirstOperation) -> None:
+    figures = sweep(operation, often=1, most=SAMPLE, kinds=[Interrupted], aftermaths=[AGAIN])
+    assert not figures.serious, "\n".join(told([figures]))
+
+
 @pytest.mark.usefixtures("_cluster")
 def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C during ``shutdown()`` left fetchers, committer and the session alive. The second one waited for nobody."""

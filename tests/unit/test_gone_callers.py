@@ -11,8 +11,10 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -29,7 +31,8 @@ from zkconsumer import (
     TopicPartition,
     ZookeeperConsumerConnector,
 )
-from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError, RegistryUnavailableError
+from zkconsumer.member.events import SeekRequested, SubscriptionChanged
 from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)
@@ -396,3 +399,31 @@ def test_a_cancelled_task_changes_nothing_later(cluster: FakeCluster) -> None:
             assert (await stream.getone()).offset == 2
 
     asyncio.run(asyncio.wait_for(work(), scaled(3 * WITHIN)))
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+@pytest.mark.parametrize("request_", ["seek", "add_topics", "unsubscribe"])
+def test_a_request_after_the_end_is_refused_at_once(cluster: FakeCluster, coordination: str, request_: str) -> None:
+    """A shutdown came between the caller's look and its request. Nobody answered: a seek waited 6 s, a change 19 s."""
+    connector = Application(cluster, **{"group.coordination": coordination}).connector
+    calls: dict[str, Callable[[], object]] = {
+        "seek": lambda: connector.seek(TP, 3),
+        "add_topics": lambda: connector.add_topics({OTHER.topic: 1}),
+        "unsubscribe": lambda: connector.unsubscribe(TP.topic),
+    }
+    member = member_of(connector)
+    eventually(lambda: TP in connector.assignment(), WITHIN, "the partition")
+    events = member.events
+
+    class Late:
+        def put(self, event: object) -> None:
+            if isinstance(event, SeekRequested | SubscriptionChanged):
+                with ThreadPoolExecutor(1) as elsewhere:
+                    elsewhere.submit(connector.shutdown).result()
+            events.put(event)
+
+    member.events = Late()
+    began = monotonic()
+    with pytest.raises(ConnectorClosedException):
+        calls[request_]()
+    assert monotonic() - began < 5

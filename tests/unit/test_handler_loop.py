@@ -108,3 +108,13 @@ def test_a_run_inside_a_run_is_refused(join: Join) -> None:
     other = join()
     with pytest.raises(ValueError, match="reading the streams"):
         other.run(lambda _: other.messages(), "events")
+
+
+@pytest.mark.parametrize("refused", [{"batch": 0}, {"dead_letter": 7}])
+def test_a_refused_run_leaves_the_connector_as_it_was(join: Join, refused: dict[str, Any]) -> None:
+    """Its ``concurrency`` counted: messages() refused streams that were created afterwards."""
+    connector = join()
+    with pytest.raises((TypeError, ValueError)):
+        connector.run(print, "events", concurrency=2, **refused)
+    connector.create_message_streams({"events": 1})
+    assert connector.messages().get(timeout=scaled(10)).topic == "events"

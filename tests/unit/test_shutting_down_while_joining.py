@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.connector import shutdown
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import MemberParts
@@ -75,6 +77,26 @@ def test_a_shutdown_ends_the_wait_for_zookeeper(connector: ZookeeperConsumerConn
     with pytest.raises(ConnectorClosedException):
         connector.create_message_streams({"t": 1})
     thread.join(scaled(10))
+
+
+def test_an_interrupted_wait_keeps_the_end_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the answer along, and another thread that waited for the end did so until the time was up."""
+    came: SimpleQueue[bool] = SimpleQueue()
+
+    class Interrupted:
+        put = came.put
+
+        def get(self, timeout: float) -> bool:
+            came.get(timeout=timeout)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutdown, "SimpleQueue", Interrupted)
+    end = shutdown.Closing()
+    end.begin(0, 60.0)
+    end.end()
+    with pytest.raises(KeyboardInterrupt):
+        end.wait()
+    assert not came.empty()
 
 
 def test_a_shutdown_inside_a_shutdown_waits_for_nothing(

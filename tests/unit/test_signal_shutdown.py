@@ -23,7 +23,7 @@ from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
 from zkconsumer.connector.shutdown import in_signal_handler
-from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
+from zkconsumer.errors import ConfigException, ConnectorClosedException, OffsetCommitError
 from zkconsumer.member import events
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
@@ -297,6 +297,65 @@ def test_handlers_are_restored() -> None:
     third.restore()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN, "somebody else's"
     eventually(lambda: not [t for t in threading.enumerate() if t.name.endswith("-signals")], 10, "their threads' end")
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("begun", [True, False])
+def test_handlers_are_restored_after_a_failed_start(
+    error: type[BaseException], begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handlers stayed, and signals were written to the number of a closed socket, which may be another file's."""
+    before, original = signal.getsignal(signal.SIGTERM), threading.Thread.start
+
+    def failing(thread: threading.Thread) -> None:
+        if begun:
+            original(thread)
+        raise error
+
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", failing)
+        with pytest.raises(error):
+            shutdown_on_signal(connector, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.set_wakeup_fd(-1) == -1
+    eventually(lambda: not [t for t in threading.enumerate() if t.name.endswith("-signals")], 10, "their threads' end")
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_shuts_down_without_another_thread(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gave no thread for the shutdown. The thread of the signals died of that, and nobody closed."""
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.endswith("-closing"):
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    with shutdown_on_signal(connector, signal.SIGTERM, timeout=scaled(5)) as guard:
+        stream = connector.create_message_streams({"t": 1})["t"][0]
+        signal.raise_signal(signal.SIGTERM)
+        assert list(stream) == []
+        assert guard.received == signal.SIGTERM
+    assert connector.state.phase is Phase.CLOSED
+    eventually(lambda: not cluster_sessions(cluster), 10, "the end of the session")
+
+
+def cluster_sessions(cluster: FakeCluster) -> list[int]:
+    return [] if cluster.zookeeper_server is None else cluster.zookeeper_server.sessions
+
+
+@pytest.mark.usefixtures("restored")
+def test_handlers_are_restored_after_a_refused_run() -> None:
+    """``run(stop_on=...)`` set them before it had looked at all of its arguments."""
+    before = signal.getsignal(signal.SIGTERM)
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g", share_partitions=True)
+    with pytest.raises(ConfigException, match="order='partition'"):
+        connector.run(print, "t", concurrency=2, order="partition", stop_on=[signal.SIGTERM])
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.usefixtures("restored")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
@@ -256,11 +257,12 @@ class BalancedRun:
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
-        self.dispatcher.end()
-        self._member.shut_down()
-        self.executor.stop(Deadline(STOP_WITHIN))
-        self._stop_reader()
-        self._tell_of_late_handlers()
+        with ExitStack() as last:  # in reverse, and each step also if a second Ctrl-C ends one before it
+            last.callback(self._tell_of_late_handlers)
+            last.callback(self._stop_reader)
+            last.callback(lambda: self.executor.stop(Deadline(STOP_WITHIN)))
+            last.callback(self._member.shut_down)
+            self.dispatcher.end()
 
     def _stop_reader(self) -> None:
         self.give_back()

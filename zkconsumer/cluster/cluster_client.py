@@ -190,11 +190,19 @@ class ClusterClient:
 
     def close(self, within: float = CLOSE_WITHIN) -> None:
         """Close the connections for good, ``within`` so many seconds. May be called again."""
+        try:
+            self._close(within)
+        except BaseException:  # also an interrupt, after which nobody may call this again
+            self._close(min(within, 1.0))
+            raise
+
+    def _close(self, within: float) -> None:
         self._closed = True
         self.lookup.close()
-        session, self._session = self._session, None
+        session = self._session
         if session is not None:
             session.close(Deadline(within))
+            self._session = None
 
     # ---- ZooKeeper ----
 
@@ -215,13 +223,21 @@ class ClusterClient:
         """Return :attr:`session`, opened within this deadline."""
         if not self.zookeeper:
             raise ConfigException("--zookeeper", "is missing: this needs ZooKeeper")
-        if self._session is None:
+        session = self._session
+        if session is None:
             if self._closed:  # a thread that a close left behind must not begin another session
                 raise RegistryUnavailableError("the client of the cluster was closed")
             session = zookeeper_session(self.config, self._on_change)
-            session.open(deadline)
-            self._session = session
-        return self._session
+            try:
+                session.open(deadline)
+                self._session = session
+                if self._closed:  # in the meantime, by a thread that did not see this session
+                    raise RegistryUnavailableError("the client of the cluster was closed")
+            except BaseException:  # also an interrupt: nobody else knows the open session
+                self._session = None
+                session.close(Deadline(CLOSE_WITHIN))
+                raise
+        return session
 
     # ---- brokers ----
 

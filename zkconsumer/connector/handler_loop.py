@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -31,7 +31,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.partition_control import commit
 from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.connector.signal_shutdown import ShutdownOnSignal
-from zkconsumer.connector.subscribed_streams import Subscription
+from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConfigException, ConsumerTimeoutException
@@ -44,9 +44,6 @@ from zkconsumer.streams.message import message_class
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +73,8 @@ class HandlerLoop:
 
     def check(
         self, order: str, workers: int, concurrency: int | None, topics: object, decoders: tuple[object, object]
-    ) -> None:
-        """Note the way of this run. Raises ValueError for one that does not fit to what the connector did before."""
+    ) -> Order:
+        """Return the order of messages. Raises ValueError for a run that does not fit to what the connector did."""
         check_workers(workers, concurrency)
         subscription, created = self._subscription, self._lifecycle.created
         if self._lifecycle.running is not None:
@@ -85,7 +82,7 @@ class HandlerLoop:
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
         balanced = concurrency is not None
-        if balanced != subscription.balanced and created:
+        if balanced != subscription.way.balanced and created:
             raise ValueError(
                 "the streams of this connector were created without concurrency: give topics to run(), on another one"
                 if balanced
@@ -93,8 +90,7 @@ class HandlerLoop:
             )
         if topics is None and balanced and not created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
-        kept = kept_order(order, subscription.run_order if created else None)
-        subscription.balanced, subscription.run_order = balanced, kept
+        return kept_order(order, subscription.way.order)
 
     def fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
@@ -142,19 +138,19 @@ class HandlerLoop:
             raise ValueError(f"executor must be one of {', '.join(map(repr, EXECUTORS))}, not {executor!r}")
         return executor
 
-    def create_streams(self, topics: Any, workers: int, decoders: Decoders) -> None:
+    def create_streams(self, topics: Any, workers: int, decoders: Decoders, way: RunWay) -> None:
         """Create the streams of ``run(topics=...)``, a stream of each topic for each worker; none without topics."""
         if topics is None:
             return
         message = message_class(*decoders)
         if isinstance(topics, TopicFilter):
-            self._subscription.create_by_filter(topics, workers, message)
+            self._subscription.create_by_filter(topics, workers, message, way)
             return
         named = [topics] if isinstance(topics, str) else topics
         wanted = named if isinstance(named, Mapping) else dict.fromkeys(named, workers)
         if not wanted:
             raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
-        self._subscription.create(wanted, message)
+        self._subscription.create(wanted, message, way=way)
 
     def complete(self, run: WorkerRun | BalancedRun, guard: ShutdownOnSignal | None) -> RunEnd:
         """Run to the end, and return its cause. Raises what went wrong."""
@@ -179,7 +175,6 @@ class HandlerLoop:
     ) -> WorkerRun | BalancedRun:
         """Return a run that is not started. Raises: as :meth:`Subscription.serving_member`."""
         member = self._subscription.serving_member()
-        member.parts.balanced = self._subscription.balanced
         if options is None:
             return WorkerRun(self._lifecycle, self._subscription, handler, workers)
         if end is not None:
@@ -205,7 +200,7 @@ class HandlerLoop:
             closing=lambda: life.end.begun,
             closed=lambda: life.end.over,
             shut_down=lambda: life.shut_down(finished=False),
-            sharing=sharing_access(member, subscription.registration, shares=SHARE_KEY in subscription.advertised),
+            sharing=sharing_access(member, subscription.registration, shares=SHARE_KEY in subscription.way.advertised),
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
@@ -293,8 +288,10 @@ class WorkerRun:
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
-        self._lifecycle.shut_down(finished=False)
-        self._stop()
+        try:
+            self._lifecycle.shut_down(finished=False)
+        finally:  # a second Ctrl-C ends that, and workers would read on
+            self._stop()
         deadline = Deadline(JOIN_WITHIN)
         for thread in self._threads:
             if thread.ident is not None:

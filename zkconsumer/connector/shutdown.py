@@ -119,8 +119,10 @@ class Closing:
         try:
             self._done.get(timeout=self.remaining + LATE)
         except Empty:
-            return
-        self._done.put(True)
+            pass
+        finally:
+            if self.over:  # for the others that wait, also if an interrupt ends this wait with their answer in hand
+                self._done.put(True)
 
     def await_stream_end(self) -> None:
         """Wait at the end of a stream, where a handler that interrupted an ask left the waiting to the stream."""

@@ -63,9 +63,12 @@ class ShutdownOnSignal:
         self._thread = Thread(target=self._serve, name=f"{self._name}-signals", daemon=True)
         try:
             self._install(signals)
-        except BaseException:
-            self._reading.close()
-            self._writing.close()
+        except BaseException:  # also an interrupt, and a system that gives no more threads
+            self._wakes = True  # or a signal would be written to a descriptor that is somebody else's by then
+            self.restore()
+            if self._thread.ident is None:  # otherwise the thread closes them
+                self._reading.close()
+                self._writing.close()
             raise
 
     def _install(self, signals: tuple[int, ...]) -> None:
@@ -165,7 +168,10 @@ class ShutdownOnSignal:
         self.received = self.received or number
         if came == 1:
             log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))
-            lifecycle.begin_shutdown(self._timeout)
+            try:
+                lifecycle.begin_shutdown(self._timeout)
+            except RuntimeError:  # the system gives no more threads, and nobody else would close
+                lifecycle.shut_down(finished=False, timeout=self._timeout)
         else:
             log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
             lifecycle.hurry()

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import get_native_id
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import ref
 
 from zkconsumer.balance.balanced_run import BalancedRun
@@ -45,6 +46,22 @@ Streams = dict[str, list[KafkaStream[Any, Any]]]
 MessageClass = type[MessageAndMetadata[Any, Any]]
 
 
+class RunWay(NamedTuple):
+    """The way in which the messages of a connector are finished, which its first streams decide.
+
+    ``balanced``: in any order, by a run with ``concurrency``, whose ``order`` of messages this is. ``advertised`` are
+    further keys of the registration.
+    """
+
+    balanced: bool = False
+    order: Order | None = None
+    advertised: Mapping[str, object] = MappingProxyType({})
+
+
+READ = RunWay()
+"""Streams that the application reads, or runs without ``concurrency``."""
+
+
 class Subscription:
     """The subscription of one connector, and its streams.
 
@@ -52,12 +69,7 @@ class Subscription:
     """
 
     def __init__(self, lifecycle: Lifecycle, offset_store: OffsetStore | None) -> None:
-        self.balanced = False
-        """Whether messages are finished in any order: the first run had ``concurrency``."""
-        self.run_order: Order | None = None
-        """The order of the messages of a run with ``concurrency``."""
-        self.advertised: dict[str, object] = {}
-        """Further keys of the registration."""
+        self.way = READ
         self._lifecycle = lifecycle
         self._offset_store = offset_store
         self._listener: ConsumerRebalanceListener | None = None
@@ -82,34 +94,37 @@ class Subscription:
 
     # ---- joining
 
-    def create(self, topics: Mapping[str, int], message: MessageClass, until: Any = None) -> Streams:
+    def create(
+        self, topics: Mapping[str, int], message: MessageClass, until: Any = None, way: RunWay = READ
+    ) -> Streams:
         """Join the group, and return new streams of these topics, in thread order.
 
-        Arguments: ``message`` is the class of messages; streams stop at ``until``, as for ``run``.
+        Arguments: ``message`` is the class of messages; streams stop at ``until``, as for ``run``; ``way`` is that of
+        the run which reads them.
         Raises: as :meth:`ZookeeperConsumerConnector.create_message_streams`.
         """
         check_topics(topics)
         end = None if until is None else requested_end(until, time.time_ns() // 1_000_000)
         registration = Registration(STATIC, dict(topics))
-        member = self._create_once("message streams")
+        member = self._create_once("message streams", way)
         streams = self._new_streams(member, topics, message)
         self._join(member, registration, end)
         return streams
 
     def create_by_filter(
-        self, topic_filter: TopicFilter, count: int, message: MessageClass
+        self, topic_filter: TopicFilter, count: int, message: MessageClass, way: RunWay = READ
     ) -> list[KafkaStream[Any, Any]]:
         """Join the group, and return new streams of all topics that a filter allows. Raises: as :meth:`create`."""
         if not isinstance(topic_filter, TopicFilter):
             raise ValueError(f"a filter must be a Whitelist or a Blacklist, not {topic_filter!r}")
         check_subscribed(topic_filter.regex, count)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: count})
-        member = self._create_once("message streams by filter")
+        member = self._create_once("message streams by filter", way)
         streams = self._new_streams(member, {ANY_TOPIC: count}, message)[ANY_TOPIC]
         self._join(member, registration)
         return streams
 
-    def _create_once(self, what: str) -> GroupMember:
+    def _create_once(self, what: str, way: RunWay) -> GroupMember:
         life = self._lifecycle
         with life.lock:
             if life.end.begun:
@@ -122,10 +137,11 @@ class Subscription:
             member = build_member(
                 life.config, life.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
-            member.parts.balanced, member.parts.slots_by_key = self.balanced, self.run_order in (None, Order.KEY)
+            member.parts.balanced, member.parts.slots_by_key = way.balanced, way.order in (None, Order.KEY)
             # the member lives as long as its threads: it must not keep a connector that was dropped
             mine = ref(life)
             member.parts.metrics.gauges(lambda: member_gauges(member, None if (one := mine()) is None else one.balance))
+            self.way = way
             life.begin(member)
             return member
 
@@ -135,7 +151,7 @@ class Subscription:
 
     def _join(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
         life = self._lifecycle
-        self._joined = registration = replace(registration, extra={**registration.extra, **self.advertised})
+        self._joined = registration = replace(registration, extra={**registration.extra, **self.way.advertised})
         try:
             if life.end.begun:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
@@ -260,7 +276,7 @@ class Subscription:
     def _ask(self, member: GroupMember, change: SubscriptionChanged) -> Request[None]:
         asked = change.done  # the group thread may answer the caller and do the change later, with another request
         self._changes.append(change)
-        member.events.put(change)
+        member.ask(change)
         return asked
 
     # ---- reading several streams as one
@@ -279,7 +295,7 @@ class Subscription:
         """
         if self._lifecycle.running is not None:
             raise ValueError("run() is reading the streams")
-        if self.balanced:
+        if self.way.balanced:
             raise ValueError("this connector has been run with concurrency: its streams cannot be read otherwise")
         delivery = self.serving_member().delivery
         if self._merged is None:

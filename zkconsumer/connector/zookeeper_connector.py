@@ -35,7 +35,7 @@ from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.partition_control import PartitionControl
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
-from zkconsumer.connector.subscribed_streams import Subscription
+from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.other_clients import NamesMissingMethods
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConnectorClosedException
@@ -253,19 +253,20 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         without the extra ``otel``.
         """
         loop, decoders = self._loop, (key_decoder, value_decoder)
-        loop.check(order, workers, concurrency, topics, decoders)
+        kept = loop.check(order, workers, concurrency, topics, decoders)
         check_options(concurrency, order, executor, batch, retry, failure_limit, dead_letter)
         end = checked_end(until, concurrency, topics, time.time_ns() // 1_000_000)
         handler, executor = loop.fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
             concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
         )
+        # all that may be refused comes before the handlers are set, and before the connector knows of this run
+        way = RunWay(concurrency is not None, kept, share_keys(self.config, options or None))
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
-        self._subscription.advertised.update(share_keys(self.config, options or None))
         with guard or nullcontext():
             try:
-                loop.create_streams(topics, workers, decoders)
+                loop.create_streams(topics, workers, decoders, way)
                 made = loop.made_run(handler, workers, options or None, end)
             except ConnectorClosedException:
                 if guard is not None and guard.received is not None:

@@ -15,7 +15,7 @@ from typing import Self, TypedDict, Unpack
 
 from zkconsumer.devcluster.jars import Progress
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, EmbeddedKafka, kafka_jars
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline
+from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline, check_options
 from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper, zookeeper_jars
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin
@@ -67,6 +67,7 @@ class DevCluster:
         - ``chroot``: such as "/kafka"; the broker makes it.
         - ``start``: those of :class:`StartOptions`, such as ``zookeeper_port=2181``.
         """
+        check_options(self, start, StartOptions.__optional_keys__)
         if brokers < 1:
             raise ValueError("a cluster needs at least one broker")
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Literal, Self, TypedDict, Unpack
@@ -96,10 +96,12 @@ class Launched:
         )
         try:
             self.pid = int(self._answer(_LAUNCH_TIMEOUT_S))
-        except (OSError, ValueError) as error:
+        except BaseException as error:  # also an interrupt: nobody else knows the launcher yet
             self._launcher.kill()
             self.wait(_KILL_TIMEOUT_S)
-            raise OSError(f"cannot start {command[0]}") from error
+            if isinstance(error, OSError | ValueError):
+                raise OSError(f"cannot start {command[0]}") from error
+            raise
 
     def _answer(self, timeout: float) -> bytes:
         assert self._launcher.stdout is not None
@@ -142,6 +144,16 @@ class Launched:
         return True
 
 
+def check_options(of: object, given: Iterable[str], known: frozenset[str]) -> None:
+    """Raise TypeError for a name that is not known, as a signature does; else a misspelt option would have no effect.
+
+    Arguments: ``of`` is the object whose constructor was given these names.
+    """
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{type(of).__name__}() got an unexpected keyword argument {name!r}")
+
+
 class ProcessOptions(TypedDict, total=False):
     """What an embedded server's process may be given."""
 
@@ -167,6 +179,7 @@ class ServerProcess:
 
     def __init__(self, directory: Path | str | None = None, **options: Unpack[ProcessOptions]) -> None:
         """Arguments: ``directory`` for data, configuration and log (a temporary one unless given). No I/O."""
+        check_options(self, options, ProcessOptions.__optional_keys__)
         port, keep = options.get("port"), options.get("keep")
         self._heap_mb = options.get("heap_mb", self.heap_mb)
         self._progress = options.get("progress")
@@ -256,9 +269,9 @@ class ServerProcess:
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
-        self._process = Launched(command, self.log, remove=[doomed] if doomed is not None else [])
-        self._port = port
         try:
+            self._process = Launched(command, self.log, remove=[doomed] if doomed is not None else [])
+            self._port = port
             while not self._is_ready(deadline):
                 if not self._process.running:
                     said = self._log_from(written)

@@ -80,7 +80,7 @@ class Connection:
         for number, (family, kind, protocol, _, target) in enumerate(found):
             share = deadline.bounded(limit) / (len(found) - number)
             try:
-                self._connect_one(socket.socket(family, kind, protocol), target, Deadline(share))
+                self._connect_one((family, kind, protocol), target, Deadline(share))
                 break
             except OSError as failure:
                 reason = str(failure) or type(failure).__name__
@@ -281,14 +281,14 @@ class Connection:
             return answer[0]
         raise self._unavailable(f"its name cannot be resolved: {answer[0]}") from answer[0]
 
-    def _connect_one(self, sock: socket.socket, target: Any, deadline: Deadline) -> None:
-        with self._lock:
-            if self._closed:
-                _close_quietly(sock)
-                raise self._unavailable("the channel was closed")
-            self.socket, self.busy = sock, True
+    def _connect_one(self, way: tuple[int, int, int], target: Any, deadline: Deadline) -> None:
         self._allowed, self._secured = {}, False
         try:
+            with self._lock:
+                if self._closed:
+                    raise self._unavailable("the channel was closed")
+                sock, self.busy = socket.socket(*way), True
+                self.socket = sock
             sock.setblocking(False)
             if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
@@ -300,17 +300,15 @@ class Connection:
             sock.setblocking(True)
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        except OSError:
+            with self._lock:
+                self.busy = False
+                if self._closed:
+                    raise self._unavailable("the channel was closed")
+        except BaseException as failure:  # also an interrupt: close() leaves a socket in use to its user
             self.drop()
-            if self._closed:
+            if self._closed and isinstance(failure, OSError):
                 raise self._unavailable("the channel was closed") from None
             raise
-        with self._lock:
-            self.busy = False
-            if not self._closed:
-                return
-        self.drop()
-        raise self._unavailable("the channel was closed")
 
     def _await_connected(self, sock: socket.socket, code: int, deadline: Deadline) -> None:
         if code == errno.EINPROGRESS:

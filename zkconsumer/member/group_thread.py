@@ -33,6 +33,7 @@ from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
 
+_SHUT_DOWN = "the connector was shut down"
 LONGEST_WAIT = 60.0
 LOOK_EVERY = 1.0
 """Seconds between two looks of the member at its own state."""
@@ -100,12 +101,14 @@ class Inbox:
 
     def fail_requests(self) -> None:
         """Drop everything; threads that wait for an answer hear that the connector is closed."""
-        closed = ConnectorClosedException("the connector was shut down")
-        self.changes.fail(closed)
+        self.changes.fail(ConnectorClosedException(_SHUT_DOWN))
         postponed, self._postponed = self._postponed, []
-        for event in (*postponed, *self._arrived()):
-            if isinstance(event, SeekRequested | SubscriptionChanged):
-                event.done.set_exception(closed)
+        _refuse(postponed)
+        self.refuse_arrived()
+
+    def refuse_arrived(self) -> None:
+        """Tell the threads whose requests are still in the queue that the connector is closed. Any thread."""
+        _refuse(self._arrived())
 
     def _arrived(self) -> Iterator[Any]:
         while True:
@@ -113,6 +116,12 @@ class Inbox:
                 yield self._events.get_nowait()
             except Empty:
                 return
+
+
+def _refuse(events: Iterable[Any]) -> None:
+    for event in events:
+        if isinstance(event, SeekRequested | SubscriptionChanged):
+            event.done.set_exception(ConnectorClosedException(_SHUT_DOWN))
 
 
 class Coordinator(Protocol):
@@ -174,6 +183,7 @@ class GroupThread:
         self.coordinator = coordinator
         self.thread = Thread(target=self._run, name=f"{name}_watcher_executor", daemon=True)
         self._look: Callable[[], None] | None = None
+        self._ended = False
 
     @property
     def silence(self) -> float:
@@ -233,6 +243,16 @@ class GroupThread:
             except Exception as e:
                 log.exception("the group thread failed unexpectedly and goes on")
                 self.coordinator.step_failed(e)
+        self._ended = True
+        self._inbox.fail_requests()
+
+    def refuse_late(self) -> None:
+        """Refuse the requests that came after the thread's end, which nobody would answer. Any thread.
+
+        Call this after each request: the thread marks its end before it looks for requests the last time.
+        """
+        if self._ended:
+            self._inbox.refuse_arrived()
 
 
 class PartitionGroupThread(GroupThread):

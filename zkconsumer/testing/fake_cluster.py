@@ -94,7 +94,14 @@ class FakeCluster(Faults):
     # ---- life ----
 
     def start(self) -> Self:
-        """Start all brokers."""
+        """Start all brokers. After an exception, or an interrupt, nothing of the cluster runs."""
+        try:
+            return self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> Self:
         self._stopping.clear()
         if self.zookeeper_server is not None:
             self.zookeeper_server.start()
@@ -120,7 +127,8 @@ class FakeCluster(Faults):
         self._stopping.set()
         self._due.set()
         if self._thread is not None:
-            self._thread.join(_JOIN_S)
+            if self._thread.ident is not None:  # an interrupted start leaves one that has not begun
+                self._thread.join(_JOIN_S)
             self._thread = None
 
     def __enter__(self) -> Self:

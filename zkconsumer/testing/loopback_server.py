@@ -97,7 +97,13 @@ class LoopbackServer(Generic[C]):
         self._listener = socket.create_server((self.host, self.port))
         self._listener.settimeout(_SLICE)
         self.port = int(self._listener.getsockname()[1])
-        self._threads = self._started({"acceptor": self._accept, **roles})
+        self._threads = self._made({"acceptor": self._accept, **roles})
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # also an interrupt: the caller does not know that there is something to stop
+            self._close()
+            raise
 
     def _close(self, wake: Callable[[], None] = lambda: None) -> None:
         """Close all connections and end all threads. ``wake`` wakes the threads that wait for other things."""
@@ -105,7 +111,8 @@ class LoopbackServer(Generic[C]):
             return
         self._stop.set()
         for thread in self._threads:
-            thread.join(_JOIN_S)
+            if thread.ident is not None:  # an interrupted start leaves some that have not begun
+                thread.join(_JOIN_S)
         self._listener.close()
         self._listener = None
         wake()
@@ -153,10 +160,9 @@ class LoopbackServer(Generic[C]):
 
         with self._connections_lock:  # the first thread cannot remove the connection before it is in the list
             roles = {f"{role}-{self._count}": target for role, target in ((main[0], serve), *others)}
-            self._connections[connection] = self._started(roles)
+            threads = self._connections[connection] = self._made(roles)
+            for thread in threads:
+                thread.start()
 
-    def _started(self, roles: dict[str, Callable[[], None]]) -> list[Thread]:
-        threads = [Thread(target=target, name=f"{self._name}-{role}", daemon=True) for role, target in roles.items()]
-        for thread in threads:
-            thread.start()
-        return threads
+    def _made(self, roles: dict[str, Callable[[], None]]) -> list[Thread]:
+        return [Thread(target=target, name=f"{self._name}-{role}", daemon=True) for role, target in roles.items()]

@@ -25,7 +25,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested
+from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.standstill import StandstillLog, stands_still
 from zkconsumer.model import TopicPartition
@@ -356,6 +356,12 @@ class GroupMember:
         listener = self.parts.listener
         return listener is not None and listener.is_current
 
+    def ask(self, request: SeekRequested | SubscriptionChanged) -> None:
+        """Hand a request to the group thread. One that comes after the thread's end fails at once."""
+        self.events.put(request)
+        if self.engine is not None:
+            self.engine.refuse_late()
+
     def seek(self, offsets: Mapping[PartitionPosition, int], deadline: Deadline) -> frozenset[TopicPartition]:
         """Continue the ownerships of these positions at these offsets. Return the partitions whose ownership has ended.
 
@@ -385,7 +391,7 @@ class GroupMember:
     def _seek(self, offsets: Mapping[PartitionPosition, int], deadline: Deadline) -> frozenset[PartitionPosition]:
         request = SeekRequested(dict(offsets), Request(deadline))
         try:
-            return request.done.ask(lambda: self.events.put(request))
+            return request.done.ask(lambda: self.ask(request))
         except TimeoutError:
             if request.done.withdrawn:
                 raise TimeoutError(f"{self._unmoved(offsets)} in time; {self.state or ''}") from None

@@ -44,10 +44,13 @@ class Admin(Requests):
 
     def open(self, deadline: Deadline) -> Self:
         """Connect. Raises RegistryUnavailableError if ZooKeeper does not answer in time."""
-        # Not start(): it warns about a missing chroot, which the first broker is still to create here.
-        if not self._client.start_async().wait(deadline.bounded(DEFAULT_TIMEOUT_S)):
+        try:
+            # Not start(): it warns about a missing chroot, which the first broker is still to create here.
+            if not self._client.start_async().wait(deadline.bounded(DEFAULT_TIMEOUT_S)):
+                raise RegistryUnavailableError(f"ZooKeeper at {self.hosts} did not answer in time")
+        except BaseException:  # also an interrupt, on which a with block does not end what it has not entered
             self.close()
-            raise RegistryUnavailableError(f"ZooKeeper at {self.hosts} did not answer in time")
+            raise
         return self
 
     def close(self) -> None:

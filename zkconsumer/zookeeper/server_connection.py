@@ -13,7 +13,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -25,6 +25,7 @@ from kazoo.protocol.serialization import Connect
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import RegistryAuthenticationError
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import WakeFlag
 from zkconsumer.runtime.port_probe import WITHIN, instead_of_zookeeper
 
 log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class ServerConnection(PipeliningConnection):
 
     - ``negotiated``: the session timeout that the server granted, in seconds;
     - ``ready``: whether requests can be answered;
-    - ``settled``: set once a first connection is ready or refused;
+    - ``settled``: set once a first connection is ready or refused; one thread waits for it, which may be interrupted;
     - ``trouble``: why there is no connection, empty while there is one;
     - ``failures``: the number of failed tries;
     - ``unanswered``: the number of connections that a server took and did not answer, since the last good one;
@@ -175,7 +176,7 @@ class ServerConnection(PipeliningConnection):
         Arguments: ``who`` names us and the servers in a refusal; ``on_ready`` is told of each successful login, None if
         there is no login (kazoo's own event is enough then).
         """
-        self.settled = Event()
+        self.settled = WakeFlag()
         self._who = who
         self._on_ready = on_ready
         self._dropped = False

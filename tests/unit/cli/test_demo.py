@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
 from scripts.demonstration.__main__ import main
+from scripts.demonstration.balanced_member import BalancedMember
 from scripts.demonstration.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
 from scripts.demonstration.group_owners import GroupOwners
+from scripts.demonstration.member_process import MemberProcess
 from scripts.demonstration.message_account import AccountTotals, MessageAccount, Repeat
 from scripts.demonstration.report import cause, is_good
 from scripts.demonstration.spark_process import CarrierReport, compare
+from tests.timing import eventually
+from zkconsumer.devcluster import server_process
+from zkconsumer.errors import ZkConsumerError
 
 PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
 
@@ -107,3 +117,64 @@ def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: scripts/demo" in capsys.readouterr().err
+
+
+def _reader(folder: Path) -> tuple[MemberProcess, Callable[[], None]]:
+    member = MemberProcess("ann", "no-port:x", "g", "t", 4000, folder)
+    return member, lambda: member.start(MessageAccount())
+
+
+def _handler(folder: Path) -> tuple[BalancedMember, Callable[[], None]]:
+    member = BalancedMember("ann", "no-port:x", "g", "t", 2, 4000, folder)
+    return member, member.start
+
+
+MEMBERS = pytest.mark.parametrize("make", [_reader, _handler], ids=["reader", "handler"])
+
+
+@MEMBERS
+def test_a_member_that_fails_at_its_start_says_why(make: Any, tmp_path: Path) -> None:
+    member, start = make(tmp_path)
+    start()
+
+    def told() -> str:
+        try:
+            member.check()
+        except ZkConsumerError as error:
+            return str(error)
+        return ""
+
+    said = eventually(told, 20, "the end of the member")
+    assert said.startswith("the member ann ended by itself:")
+    assert "ConfigException" in said
+    member.close()
+
+
+@MEMBERS
+def test_a_member_whose_start_was_interrupted_is_ended(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knew it yet: it outlived the cluster, and ended with the demo's own process."""
+    member, start = make(tmp_path)
+    member.close()  # not started: nothing is to do
+    launched: list[int] = []
+
+    class Interrupted(server_process.Launched):
+        def __init__(self, *_: Any, **options: Any) -> None:
+            super().__init__(["sleep", "300"], tmp_path / "log", **options)
+            launched.append(self.pid)
+
+    def interrupted(thread: Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{type(member).__module__}.Launched", Interrupted)
+        if isinstance(member, MemberProcess):
+            patched.setattr(Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                start()
+        else:
+            start()
+    member.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(launched[0], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -70,6 +71,27 @@ def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, option
         owner.wait(scaled(10))
         eventually(lambda: not exists(child), 10, "the end of the child")
         eventually(lambda: not directory.exists(), 10, "the removal of its directory")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+def test_an_interrupted_launch_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller has no object by which to end it."""
+    original = subprocess.Popen.wait
+    ended: list[int] = []
+
+    def waited(launcher: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        ended.append(launcher.pid)
+        return original(launcher, timeout)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "wait", waited)
+    monkeypatch.setattr(selectors, "DefaultSelector", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Launched(["sleep", "300"], tmp_path / "log")
+    assert len(ended) == 1
+    assert not exists(ended[0])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")

@@ -6,16 +6,19 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.programs import run_python
 from tests.timing import eventually, scaled
-from zkconsumer.devcluster import ServerProcess, ServerStartError
+from zkconsumer.devcluster import DevCluster, EmbeddedKafka, EmbeddedZooKeeper, ServerProcess, ServerStartError
 from zkconsumer.devcluster import server_process as process_module
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port, is_free
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.testing import FakeCluster
 
 _SERVER = """
 import signal, socket, sys
@@ -45,6 +48,13 @@ class PythonServer(ServerProcess):
 
     def _is_ready(self, deadline: Deadline) -> bool:
         return accepts(self.port) and self.running
+
+
+@pytest.mark.parametrize("make", [DevCluster, EmbeddedZooKeeper, FakeCluster, partial(EmbeddedKafka, "localhost:1")])
+def test_a_misspelt_option_is_refused(make: Any) -> None:
+    """A cluster with ``zookeper_port=2181`` started on another port."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'zookeper_port'"):
+        make(zookeper_port=2181)
 
 
 def test_a_server_is_started_stopped_and_leaves_nothing() -> None:

@@ -50,6 +50,21 @@ def make() -> Iterator[Callable[..., BrokerChannel]]:
         each.close()
 
 
+def test_an_interrupted_connect_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close leaves a socket that is in use to its user, who had gone."""
+
+    def interrupted(_: socket.socket) -> None:
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = Connection("broker 7", "127.0.0.1", server.getsockname()[1])
+        monkeypatch.setattr(socket.socket, "getpeername", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.connect(soon(), 10)
+        assert connection.socket is None
+        assert not connection.busy
+
+
 @pytest.fixture
 def elsewhere() -> Iterator[Callable[..., Future[Any]]]:
     """Runs a call on another thread."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import Future
 from time import monotonic
 
 from zkconsumer.core.backoff import backoff
@@ -16,6 +15,7 @@ from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.coordinator.settings import REFUSED_MOST, MemberSettings
 from zkconsumer.member.coordinator.state_machine import State
+from zkconsumer.runtime.interruptible_wait import Answer
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class CoordinatedStatus:
         self._detail = ""
         self.error: Exception | None = None
         """The last failure."""
-        self.first_round: Future[None] = Future()
+        self.first_round: Answer[None] = Answer()
         """Done with the first generation, or if nothing is subscribed; failed with an error that no waiting cures."""
 
     # ---- what happens ----

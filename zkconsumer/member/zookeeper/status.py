@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sized
-from concurrent.futures import Future
 
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import (
@@ -22,6 +21,7 @@ from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.zookeeper.planner import GroupView
 from zkconsumer.member.zookeeper.rebalance_round import Round
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.runtime.interruptible_wait import Answer
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Status:
         self._trouble = ("", "")
         self._blocked: dict[TopicPartition, tuple[str, str]] = {}
         self.state = ConnectorState(Phase.STARTING)
-        self.first_round: Future[None] = Future()
+        self.first_round: Answer[None] = Answer()
 
     def show(self, phase: Phase, detail: str | None = None) -> None:
         """Set the phase in the state. Without ``detail`` the state keeps its previous text."""
