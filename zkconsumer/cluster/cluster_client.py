@@ -123,23 +123,23 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
 
 def existing_partitions(
     client: ClusterClient, topics: Collection[str] | None, deadline: Deadline
-) -> frozenset[TopicPartition]:
-    """Return the partitions of these topics (None: of all) that ZooKeeper has.
+) -> set[TopicPartition]:
+    """Return the partitions of these topics (None: of all topics) that exist.
 
-    A single broker may know an older state of the cluster: a partition would seem to be gone that is there.
-    Raises RegistryError; ConfigException if ZooKeeper was not named.
+    ZooKeeper tells which exist: a single broker may have old metadata, or may not know a new topic yet. Brokers are
+    asked if ZooKeeper was not named. Raises RegistryError, BrokerError.
     """
-    session = client.session
-    if topics is None:
-        topics = session.children(paths.TOPICS, deadline) or ()
-    names = sorted(topics)
+    if not client.zookeeper:
+        return set(client.describe(topics, deadline).partitions)
+    session = client.open_session(deadline)
+    names = sorted((session.children(paths.TOPICS, deadline) or ()) if topics is None else topics)
     nodes = session.read([paths.topic(name) for name in names], deadline)
-    return frozenset(
+    return {
         TopicPartition(name, number)
         for name, node in zip(names, nodes, strict=True)
         if node is not None
         for number in node_codecs.decode_topic(node.data, paths.topic(name))
-    )
+    }
 
 
 class ClusterClient:
@@ -287,17 +287,17 @@ class ClusterClient:
         Arguments: ``brokers`` are those to ask, by default the live ones. Creates no topic. Raises BrokerError,
         RegistryError.
         """
-        asked = self.brokers(deadline) if brokers is None else brokers
+        asked = list(self.brokers(deadline) if brokers is None else brokers)
         trouble: BrokerError | None = None
-        for endpoint in list(asked):
-            # a connection to a silent broker must leave time for the others
+        for number, endpoint in enumerate(asked, 1):
+            # a silent broker must leave time for the others
             left = deadline.remaining()
-            connect = deadline if left is None or len(asked) < 2 else Deadline(left / 2)
+            share = deadline if left is None or number == len(asked) else Deadline(left / 2)
             try:
-                with closing(self.channels.connected(endpoint, connect)) as channel:
+                with closing(self.channels.connected(endpoint, share)) as channel:
                     # brokers before 0.11 create a topic that is asked for by name, so they are asked for all
                     safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
-                    return cluster_of(channel, topics if safe else None, deadline)
+                    return cluster_of(channel, topics if safe else None, share)
             except BrokerError as error:
                 trouble = trouble or error
         raise trouble or BrokerUnavailableError("no broker is known")
