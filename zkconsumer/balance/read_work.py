@@ -13,7 +13,7 @@ from zkconsumer.streams.stream_queue import Chunk
 class ReadPart:
     """The common data of messages that were read together.
 
-    Their stay ``partition``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
+    Their ``partition`` in this stay, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
     """
 
     __slots__ = ("chunk", "partition", "serial")

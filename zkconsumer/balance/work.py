@@ -22,7 +22,7 @@ class Work:
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
     * ``answer``: the outcome that the application told before the handler ended
-    * ``partition``: the stay at the partition, as the dispatcher sees it
+    * ``partition``: its partition in this stay, as the dispatcher sees it
     """
 
     attempts = 0
