@@ -1,8 +1,8 @@
 """Reads, writes and restores a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
 
-For ``zkconsumer migrate``, ``offsets`` and ``groups``; used by one thread. A write to ZooKeeper names the version of
-the offset node as it was read, and is refused if the partition has an owner; both checks are part of its transaction.
-A write to Kafka is a commit in no member's name, which the coordinator refuses while the group has members of the new
+For ``zkconsumer migrate`` and ``zkconsumer groups``; used by one thread. A write to ZooKeeper names the version of the
+offset node as it was read, and is refused if the partition has an owner; both checks are part of its transaction. A
+write to Kafka is a commit in no member's name, which the coordinator refuses while the group has members of the new
 protocol.
 
 Mirrors the purpose of the original's ``ExportZkOffsets`` and ``ImportZkOffsets``, which check neither.
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.offset_moves import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
@@ -24,7 +23,6 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     MalformedNodeError,
     NoBrokersError,
-    NotPermittedError,
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import error_codes
@@ -60,9 +58,6 @@ class GroupOffsets(Protocol):
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the group's live members with these servers, by names that people know. Raises as :meth:`read`."""
-
-    def catch_up(self, deadline: Deadline) -> None:
-        """Have the next read show every write that the store took before now. Raises as :meth:`read`."""
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
@@ -104,15 +99,6 @@ class ZooKeeperGroupOffsets:
         """Return the names under ``ids``."""
         return sorted(self._session.children(paths.ids(self._group), deadline) or ())
 
-    def catch_up(self, deadline: Deadline) -> None:
-        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
-
-        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
-        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
-        """
-        with suppress(NotPermittedError):
-            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
-
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform all steps in one transaction; a step that makes it fail is taken out and the others are done."""
         changes = [Change(one.partition, node_content(one), self.versions.get(one.partition)) for one in steps]
@@ -152,15 +138,12 @@ class KafkaGroupOffsets:
     def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata]:
         # brokers before 0.10.2 cannot list a group's offsets, so they are asked for all existing partitions
         lists = coordinator.versions["OffsetFetch"] >= 2
-        wanted = None if lists else existing_partitions(self._cluster, None, deadline)
+        wanted = None if lists else self._cluster.describe(None, deadline).partitions.keys()
         return self._client.fetch(wanted, deadline)
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the members, each by its client.id and host, as the coordinator describes them."""
         return self._ask(lambda coordinator: coordinator.describe([self._group], deadline), deadline)[self._group].who
-
-    def catch_up(self, deadline: Deadline) -> None:
-        """Do nothing: the coordinator that took a write answers the next read."""
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Send one commit for all writes and one request for all removals. Returns the refused partitions."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Self, TypeVar
 
-from zkconsumer.cluster.cluster_client import BrokerChannels, ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -25,7 +25,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel, channel_security
+from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -48,19 +48,6 @@ class NoTimesError(BrokerError):
     """A broker cannot look up offsets by time (before 0.10.1)."""
 
 
-class FreshChannels(BrokerChannels):
-    """Reads the files of TLS anew for each channel: a query runs for longer than a certificate is valid."""
-
-    def __init__(self, config: ConsumerConfig, socket_timeout: float) -> None:
-        super().__init__(config, socket_timeout)
-        self._config = config
-
-    def __call__(self, endpoint: Endpoint, client_id: str | None = None) -> BrokerChannel:
-        """Return a channel that is not connected yet. Raises as :class:`BrokerChannels`."""
-        self.security = channel_security(self._config)
-        return super().__call__(endpoint, client_id)
-
-
 class QueryCluster(ABC):
     """A client of the cluster whose connections stay open between the triggers of a query; a context manager.
 
@@ -71,8 +58,7 @@ class QueryCluster(ABC):
         self._config = config
         self._isolation_level = isolation_level
         self._patience = config.socket_timeout_ms / 1000
-        channels = FreshChannels(config, self._patience)
-        self._client = ClusterClient(config, self._patience, on_change=self._session_changed, channels=channels)
+        self._client = ClusterClient(config, self._patience, on_change=self._session_changed)
         self._channels: dict[Endpoint, BrokerChannel] = {}
         self._leaders: dict[TopicPartition, Endpoint] = {}
         self._pause = Event()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from zkconsumer.cluster import cluster_client
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import NoBrokersError
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark import query_cluster
 from zkconsumer.spark.query_cluster import NoTimesError
 from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 
@@ -66,13 +63,3 @@ def test_a_broker_that_knows_no_times_is_not_asked_for_one() -> None:
 def test_brokers_that_do_not_come_back_are_told_of() -> None:
     with pytest.raises(NoBrokersError, match="no broker is registered"):
         Returning(10**9, patience=0.05).log_ends([TP])
-
-
-def test_the_files_of_tls_are_read_anew_for_each_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that ran for longer than its certificate could connect to no further broker."""
-    read = iter("abcd")
-    monkeypatch.setattr(query_cluster, "channel_security", lambda _: next(read))
-    monkeypatch.setattr(cluster_client, "BrokerChannel", lambda *_, security, **__: security)
-    channels = query_cluster.FreshChannels(ConsumerConfig(zookeeper_connect="zk", group_id="g"), 1.0)
-    made: Any = [channels(HERE) for _ in range(2)]
-    assert made == ["a", "b"]

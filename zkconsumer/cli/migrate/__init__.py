@@ -1,14 +1,13 @@
 """``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. ``core.offset_moves`` makes the plan, ``migration_steps`` performs it and prints the result,
-and ``operations.offset_writer`` writes the stores.
+Runs in the main thread. ``core.migration`` makes the plan, ``migration_steps`` performs it and prints the result, and
+``operations.offset_writer`` writes the stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -216,10 +215,7 @@ def _take_former_options(arguments: argparse.Namespace) -> None:
             setattr(arguments, option, getattr(arguments, former))
             _warn(f"--{former} is now --{option.replace('_', '-')}")
     if arguments.rollback:
-        options = [connect_options(arguments), *["--force"] * arguments.force, *["--execute"] * (not arguments.dry_run)]
-        _warn(f"--rollback is now: zkconsumer offsets undo {shlex.quote(arguments.rollback)} {' '.join(options)}")
-        if arguments.topic:
-            _warn("offsets undo has no --topic: it puts back all that the file has")
+        _warn(f"--rollback is now: zkconsumer offsets undo {arguments.rollback} {connect_options(arguments)} --execute")
     if (arguments.to or arguments.rollback) and not arguments.dry_run and not arguments.execute:
         _warn("the next release will write only with --execute, and without it show the plan, as with --dry-run")
 
@@ -240,10 +236,6 @@ def _config(arguments: argparse.Namespace) -> ConsumerConfig:
     properties["group.id"] = arguments.group
     if arguments.zookeeper:
         properties["zookeeper.connect"] = arguments.zookeeper
-    if properties.get("zookeeper.connect"):
-        # The two stores are of one cluster: ZooKeeper names its brokers. Others would get the offsets otherwise.
-        for key in ("bootstrap.servers", "group.coordination"):
-            properties.pop(key, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config = ConsumerConfig(properties)

@@ -209,26 +209,16 @@ def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) 
         if run.begin({step.partition: step.after for step in plan.changes}, expected):
             kept = run.save(options.undo_file)
             say(f"what stands there now is kept in {kept}")
-        held = None
         try:
             run.write()
-        finally:  # also after a second Ctrl-C, wherever it comes: what was written must be told
-            try:
-                held = run.settle(always=True)
-            finally:
-                done = _tell_outcomes(plan, run, held, options)
-        return stop.code or (0 if done == len(plan.changes) else FAILED)
-
-
-def _tell_outcomes(
-    plan: MovePlan, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None, options: MigrationOptions
-) -> int:
-    """Print the result of each partition, and the command that undoes the run. Return how many were written."""
-    done = 0 if held is None else sum(held.get(step.partition) == step.after for step in plan.changes)
-    say(outcome_table({step.partition: _outcome(step, run, held) for step in plan.changes}))
-    undo = f"; to put back what stood there: {options.undo_command(run.undo_file)}" if run.undo_file else ""
-    say(f"{done} of {len(plan.changes)} written{undo}")
-    return done
+        finally:  # also after a second Ctrl-C: what was written must be told
+            held = run.settle(always=True)
+            outcomes = {step.partition: _outcome(step, run, held) for step in plan.changes}
+            done = 0 if held is None else sum(held.get(step.partition) == step.after for step in plan.changes)
+            say(outcome_table(outcomes))
+            undo = f"; to put back what stood there: {options.undo_command(run.undo_file)}" if run.undo_file else ""
+            say(f"{done} of {len(outcomes)} written{undo}")
+        return stop.code or (0 if done == len(outcomes) else FAILED)
 
 
 def _outcome(step: Step, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None) -> str:

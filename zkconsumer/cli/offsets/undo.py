@@ -1,4 +1,4 @@
-"""``zkconsumer offsets undo``: puts back what a reset, a prune or a migration overwrote. The main thread's."""
+"""``zkconsumer offsets undo``: puts back the offsets from before a reset. The main thread's."""
 
 from __future__ import annotations
 
