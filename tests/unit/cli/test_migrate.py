@@ -478,3 +478,19 @@ def test_a_properties_file_says_where_and_as_whom(
     file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
     assert world.run(*verify) == 1
     assert "zookeeper.connect: is missing" in world.err
+
+
+def test_offsets_go_to_the_cluster_of_zookeeper_only(world: World) -> None:
+    """The brokers of the file's ``bootstrap.servers`` were asked and written, also if they were of another cluster."""
+    world.in_zookeeper({0: 50})
+    with FakeCluster() as other:
+        other.create_topic("t", PARTITIONS)
+        brokers = ",".join(f"{address[1]}:{address[2]}" for address in other.addresses())
+        connect = world.cluster.zookeeper_connect
+        Path("c.properties").write_text(
+            f"zookeeper.connect={connect}\nbootstrap.servers={brokers}\ngroup.coordination=kafka\n"
+        )
+        assert world.run("migrate", "g", "--command-config", "c.properties", "--to", "kafka", "--execute") == 0
+        assert other.committed("g") == {}
+    assert world.kafkas() == {0: 50}
+    assert f"--zookeeper {connect} --command-config c.properties --execute" in world.out

@@ -146,7 +146,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
         return 2
     _take_former_options(arguments)
-    with MigratedGroup(_config(arguments), arguments.timeout) as group:
+    config = _config(arguments)
+    arguments.zookeeper = config.zookeeper_connect  # an undo by the file alone would ask the file's bootstrap.servers
+    _warn_of_former_ways(arguments)
+    with MigratedGroup(config, arguments.timeout) as group:
         if arguments.verify:
             return migration_steps.verify(group, selection, arguments.wait)
         if arguments.export:
@@ -214,6 +217,10 @@ def _take_former_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, former) is not None:
             setattr(arguments, option, getattr(arguments, former))
             _warn(f"--{former} is now --{option.replace('_', '-')}")
+
+
+def _warn_of_former_ways(arguments: argparse.Namespace) -> None:
+    """Warn of ``--rollback``, and of writing without ``--execute``."""
     if arguments.rollback:
         _warn(f"--rollback is now: zkconsumer offsets undo {arguments.rollback} {connect_options(arguments)} --execute")
     if (arguments.to or arguments.rollback) and not arguments.dry_run and not arguments.execute:
@@ -236,6 +243,9 @@ def _config(arguments: argparse.Namespace) -> ConsumerConfig:
     properties["group.id"] = arguments.group
     if arguments.zookeeper:
         properties["zookeeper.connect"] = arguments.zookeeper
+    if properties.get("zookeeper.connect"):  # brokers of another cluster would get this cluster's offsets
+        properties.pop("bootstrap.servers", None)
+        properties.pop("group.coordination", None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config = ConsumerConfig(properties)
