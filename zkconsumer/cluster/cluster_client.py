@@ -24,8 +24,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, ClusterSeen, cluster_of
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.registry_security import registry_security
@@ -118,6 +119,27 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
     if not found and unreachable is not None:
         raise unreachable
     return found
+
+
+def existing_partitions(
+    client: ClusterClient, topics: Collection[str] | None, deadline: Deadline
+) -> set[TopicPartition]:
+    """Return the partitions of these topics (None: of all topics) that exist.
+
+    ZooKeeper tells which exist: a single broker may have old metadata, or may not know a new topic yet. Brokers are
+    asked if ZooKeeper was not named. Raises RegistryError, BrokerError.
+    """
+    if not client.zookeeper:
+        return set(client.describe(topics, deadline).partitions)
+    session = client.open_session(deadline)
+    names = sorted((session.children(paths.TOPICS, deadline) or ()) if topics is None else topics)
+    nodes = session.read([paths.topic(name) for name in names], deadline)
+    return {
+        TopicPartition(name, number)
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+        for number in node_codecs.decode_topic(node.data, paths.topic(name))
+    }
 
 
 class ClusterClient:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.core.offset_moves import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
@@ -138,7 +138,7 @@ class KafkaGroupOffsets:
     def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata]:
         # brokers before 0.10.2 cannot list a group's offsets, so they are asked for all existing partitions
         lists = coordinator.versions["OffsetFetch"] >= 2
-        wanted = None if lists else self._cluster.describe(None, deadline).partitions.keys()
+        wanted = None if lists else existing_partitions(self._cluster, None, deadline)
         return self._client.fetch(wanted, deadline)
 
     def members(self, deadline: Deadline) -> list[str]:

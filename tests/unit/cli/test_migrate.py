@@ -494,3 +494,13 @@ def test_offsets_go_to_the_cluster_of_zookeeper_only(world: World) -> None:
         assert other.committed("g") == {}
     assert world.kafkas() == {0: 50}
     assert f"--zookeeper {connect} --command-config c.properties --execute" in world.out
+
+
+def test_a_partition_that_brokers_do_not_know_yet_exists(world: World) -> None:
+    """One broker's metadata decided: a partition that the broker did not know was left out, with exit code 0."""
+    world.zookeeper.put("/brokers/topics/new", b'{"version":1,"partitions":{"0":[1]}}')
+    world.zookeeper.put("/consumers/g/offsets/new/0", b"5")
+    world.in_zookeeper({0: 50})
+    assert world("--to", "kafka", "--execute", "--timeout", "1") == 1
+    assert "no offset could be looked up for new-0" in world.err
+    assert world.kafkas() == {}
