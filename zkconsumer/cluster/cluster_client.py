@@ -148,7 +148,8 @@ class ClusterClient:
     One thread at a time calls; after :meth:`open`, any thread may ask for brokers and use ``lookup``.
 
     Arguments: ``timeout`` in seconds of each use; ``socket_timeout`` in seconds is how long a broker may be silent, by
-    default as long; ``on_change`` as for :class:`Session`. Raises: as :class:`BrokerChannels`.
+    default as long; ``on_change`` as for :class:`Session`; ``channels`` makes the channels, by default with the files
+    of TLS as they are now. Raises: as :class:`BrokerChannels`.
     """
 
     def __init__(
@@ -158,10 +159,11 @@ class ClusterClient:
         *,
         socket_timeout: float | None = None,
         on_change: Callable[[SessionChanged], None] = lambda _: None,
+        channels: BrokerChannels | None = None,
     ) -> None:
         self.config = config
         self.timeout = timeout
-        self.channels = BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
+        self.channels = channels or BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
         self.lookup = OffsetLookup(
             self.brokers,
             self.channels,

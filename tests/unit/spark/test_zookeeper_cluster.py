@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+import trustme
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.errors import NoBrokersError
+from zkconsumer.errors import ConfigException, NoBrokersError
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.query_cluster import NoTimesError
@@ -63,3 +65,20 @@ def test_a_broker_that_knows_no_times_is_not_asked_for_one() -> None:
 def test_brokers_that_do_not_come_back_are_told_of() -> None:
     with pytest.raises(NoBrokersError, match="no broker is registered"):
         Returning(10**9, patience=0.05).log_ends([TP])
+
+
+def test_renewed_certificates_are_read_for_each_channel(tmp_path: Path) -> None:
+    """The files of TLS were read once, when the query began. Channels failed after the certificates had expired."""
+    file = tmp_path / "ca.pem"
+    file.write_bytes(trustme.CA().cert_pem.bytes())
+    config = ConsumerConfig(
+        {"zookeeper.connect": "zk", "group.id": "g", "security.protocol": "SSL", "ssl.ca.location": str(file)}
+    )
+    with ZooKeeperQueryCluster(config) as query:
+        channels = query._client.channels
+        channels(HERE)
+        file.write_bytes(b"half a file")
+        with pytest.raises(ConfigException, match="ssl.ca.location"):
+            channels(HERE)
+        file.write_bytes(trustme.CA().cert_pem.bytes())
+        channels(HERE)
