@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,24 @@ def test_ctrl_c_lists_the_written_and_unwritten_offsets(world: World, monkeypatc
     world.at_write = lambda: None
     assert world("--rollback", backup(), "--backup", "again.json") == 0
     assert world.kafkas() == {}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_of_the_reading_back_hides_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """The outcomes and the command to undo were not printed, and SIGTERM ended with the code of Ctrl-C."""
+    world.in_zookeeper({0: 50, 1: 60})
+
+    def impatient(_: OffsetRun) -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(OffsetRun, "_read_back", impatient)
+    assert world("--to", "kafka", "--execute") == code
+    assert "t-0        written; it was not read back" in world.out
+    assert f"2 of 2 written; to put back what stood there: zkconsumer offsets undo {backup()} --zookeeper" in world.out
+    assert world.kafkas() == {0: 50, 1: 60}
 
 
 def test_the_backup_is_on_disk_before_the_first_write(world: World) -> None:
