@@ -186,6 +186,19 @@ def test_former_options_work_with_a_warning(world: World) -> None:
     assert "warning" not in world.err
 
 
+def test_the_command_in_place_of_rollback_can_be_copied(world: World) -> None:
+    """It wrote also in place of a dry run, lacked --force, and its file was not quoted."""
+    world.in_zookeeper({0: 50})
+    assert world("--to", "kafka", "--execute", "--undo-file", "my file.json") == 0
+    connect = f"--zookeeper {world.cluster.zookeeper_connect}"
+    assert world("--rollback", "my file.json", "--dry-run", "--topic", "t:0") == 0
+    assert f"is now: zkconsumer offsets undo 'my file.json' {connect}\n" in world.err
+    assert "offsets undo has no --topic: it puts back all partitions of the file" in world.err
+    assert world("--rollback", "my file.json", "--force", "--undo-file", "b;.json") == 0
+    assert f"undo 'my file.json' {connect} --force --undo-file 'b;.json' --execute\n" in world.err
+    assert "--topic" not in world.err
+
+
 def test_offsets_undo_puts_back_what_a_migration_overwrote(world: World) -> None:
     world.in_zookeeper({0: 50, 1: 60})
     world.in_kafka({0: 20, 1: 30})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -222,9 +223,21 @@ def _take_former_options(arguments: argparse.Namespace) -> None:
 def _warn_of_former_ways(arguments: argparse.Namespace) -> None:
     """Warn of ``--rollback``, and of writing without ``--execute``."""
     if arguments.rollback:
-        _warn(f"--rollback is now: zkconsumer offsets undo {arguments.rollback} {connect_options(arguments)} --execute")
+        _warn(f"--rollback is now: {_undo_command(arguments)}")
+        if arguments.topic:
+            _warn("offsets undo has no --topic: it puts back all partitions of the file")
     if (arguments.to or arguments.rollback) and not arguments.dry_run and not arguments.execute:
         _warn("the next release will write only with --execute, and without it show the plan, as with --dry-run")
+
+
+def _undo_command(arguments: argparse.Namespace) -> str:
+    """Return the command that takes the place of ``--rollback`` with these options, for a shell."""
+    words = ["zkconsumer", "offsets", "undo", arguments.rollback, *shlex.split(connect_options(arguments))]
+    words += ["--force"] if arguments.force else []
+    if not arguments.dry_run:  # a copied command must not write where this one does not
+        words += ["--undo-file", arguments.undo_file] if arguments.undo_file else []
+        words.append("--execute")
+    return shlex.join(words)
 
 
 def _warn(text: str) -> None:
