@@ -1,9 +1,9 @@
-"""Reads, writes and restores a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
+"""Reads and writes a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
 
-For ``zkconsumer migrate`` and ``zkconsumer groups``; used by one thread. A write to ZooKeeper names the version of the
-offset node as it was read, and is refused if the partition has an owner; both checks are part of its transaction. A
-write to Kafka is a commit in no member's name, which the coordinator refuses while the group has members of the new
-protocol.
+The commands ``migrate``, ``offsets`` and ``groups delete`` use this; one thread at a time. A write to ZooKeeper is
+refused if the partition has an owner, or if the offset node is not of the version that was read. ZooKeeper checks both
+within the transaction. A write to Kafka is a commit in no member's name. The coordinator refuses such a commit while
+the group has members with the coordinator.
 
 Mirrors the purpose of the original's ``ExportZkOffsets`` and ``ImportZkOffsets``, which check neither.
 """

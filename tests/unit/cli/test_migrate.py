@@ -164,7 +164,7 @@ def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     assert "is of group 'h'" in world.err
     Path("other.json").write_text("{}")
     assert world("--rollback", "other.json") == 1
-    assert "other.json: it was not written by zkconsumer migrate" in world.err
+    assert "other.json: it is no undo file of zkconsumer offsets or zkconsumer migrate" in world.err
     assert world("--rollback", "none.json") == 1
     assert "none.json: cannot be read" in world.err
     assert world.kafkas() == {0: 50}

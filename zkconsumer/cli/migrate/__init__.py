@@ -1,7 +1,7 @@
 """``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. ``core.migration`` makes the plan, ``migration_steps`` performs it and prints the result, and
-``operations.offset_writer`` writes the stores.
+Runs in the main thread. ``core.offset_moves`` makes the plan, ``migration_steps`` performs the plan and prints the
+result, and ``operations.offset_writer`` writes the stores.
 """
 
 from __future__ import annotations
