@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import sleep
 from typing import Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     MalformedNodeError,
     NoBrokersError,
+    NotPermittedError,
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import error_codes
@@ -59,6 +61,9 @@ class GroupOffsets(Protocol):
     def members(self, deadline: Deadline) -> list[str]:
         """Return the group's live members with these servers, by names that people know. Raises as :meth:`read`."""
 
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that the store took before now. Raises as :meth:`read`."""
+
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
 
@@ -94,6 +99,15 @@ class ZooKeeperGroupOffsets:
             return StoreEntry(node_codecs.decode_offset(data, paths.offset(self._group, tp)), text=text)
         except MalformedNodeError as e:
             return StoreEntry(None, str(e), text=text)
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
+
+        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
+        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
+        """
+        with suppress(NotPermittedError):
+            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the names under ``ids``."""
@@ -140,6 +154,9 @@ class KafkaGroupOffsets:
         lists = coordinator.versions["OffsetFetch"] >= 2
         wanted = None if lists else existing_partitions(self._cluster, None, deadline)
         return self._client.fetch(wanted, deadline)
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Do nothing: one broker, the coordinator, takes all writes and answers all reads."""
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the members, each by its client.id and host, as the coordinator describes them."""

@@ -20,7 +20,7 @@ from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.offset_moves import LogRange, Step
+from zkconsumer.core.offset_moves import LogRange, Step, StoreEntry
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
@@ -28,6 +28,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.offset_writer import OffsetRun
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper.session import Session
 
 OFFSETS = "/consumers/g/offsets/t"
 PARTITIONS = 4
@@ -316,6 +317,31 @@ def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.
         after_writes(losing, Mock(side_effect=BrokerUnavailableError("the answer is lost")))
         assert world("--to", "kafka") == 0
     assert world.kafkas() == {0: 50}
+
+
+def test_a_server_that_lags_is_not_read_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server showed the nodes as before a write whose answer was lost: the write was told as not done."""
+    world.in_kafka({0: 50})
+    lags: list[bool] = []
+    read, write, delete = ZooKeeperGroupOffsets.read, ZooKeeperGroupOffsets.write, Session.delete
+
+    def losing(self: ZooKeeperGroupOffsets, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        write(self, steps, deadline)
+        lags.append(True)
+        raise RegistryUnavailableError("the answer is lost")
+
+    def lagging(self: ZooKeeperGroupOffsets, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
+        return {} if lags else read(self, deadline)
+
+    def deleting(self: Session, *arguments: Any) -> Any:
+        lags.clear()  # a write makes the server catch up
+        return delete(self, *arguments)
+
+    monkeypatch.setattr(ZooKeeperGroupOffsets, "write", losing)
+    monkeypatch.setattr(ZooKeeperGroupOffsets, "read", lagging)
+    monkeypatch.setattr(Session, "delete", deleting)
+    assert world("--to", "zookeeper", "--execute") == 0
+    assert "t-0        written: 50" in world.out
 
 
 def test_an_offset_overwritten_at_once_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -457,6 +457,9 @@ class FakeKafka:
     def members(self, deadline: Deadline) -> list[str]:
         return []
 
+    def catch_up(self, deadline: Deadline) -> None:
+        pass
+
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         self.held.update({step.partition: step.after for step in steps if step.after is not None})
         self.removed += [step.partition for step in steps if step.after is None]

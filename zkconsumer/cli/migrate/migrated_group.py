@@ -24,6 +24,7 @@ class MemberlessOffsets:
         self._offsets = offsets
         self._live = live
         self.store, self.read, self.members = offsets.store, offsets.read, offsets.members
+        self.catch_up = offsets.catch_up
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Write the steps whose offsets are those that the undo file has. Raises as :class:`GroupOffsets`."""
