@@ -342,7 +342,7 @@ class OffsetRun:
         for tp, after in sorted(wanted.items()):
             before = held.get(tp)
             if tp not in live:
-                if _same(before, after):
+                if before == after:
                     self.results[tp] = WriteResult(WriteState.WRITTEN, "")
                     continue
                 if tp in expected and (None if before is None else before.valid) != expected[tp]:
@@ -462,12 +462,6 @@ class OffsetRun:
     def done(self) -> bool:
         """Whether all partitions have their new offsets."""
         return self.count(WriteState.WRITTEN) == len(self.results)
-
-
-def _same(before: StoreEntry | None, after: StoreEntry | None) -> bool:
-    if before is None or after is None:
-        return before is after
-    return before == after or (before.offset is not None and replace(before, text="") == replace(after, text=""))
 
 
 def wait_until_followed(

@@ -156,6 +156,17 @@ def test_a_rollback_keeps_later_changes_unless_forced(world: World) -> None:
     assert world.kafkas() == {}
 
 
+def test_a_forced_rollback_restores_another_spelling(world: World) -> None:
+    """A node with another text of the same offset was not written, and then counted as not restored."""
+    world.in_zookeeper({0: 20})
+    world.in_kafka({0: 50})
+    assert world("--to", "zookeeper", "--execute", "--undo-file", "a.json") == 0
+    world.in_zookeeper({0: b"+20"})
+    assert world("--rollback", "a.json", "--force", "--execute") == 0
+    assert "1 of 1 written" in world.out
+    assert world.zookeepers() == {0: b"20"}
+
+
 def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     world.in_zookeeper({0: 50})
     assert world("--to", "kafka") == 0
