@@ -271,17 +271,17 @@ class ClusterClient:
         Arguments: ``brokers`` are those to ask, by default the live ones. Creates no topic. Raises BrokerError,
         RegistryError.
         """
-        asked = self.brokers(deadline) if brokers is None else brokers
+        asked = list(self.brokers(deadline) if brokers is None else brokers)
         trouble: BrokerError | None = None
-        for endpoint in list(asked):
-            # a connection to a silent broker must leave time for the others
+        for number, endpoint in enumerate(asked, 1):
+            # a silent broker must leave time for the others
             left = deadline.remaining()
-            connect = deadline if left is None or len(asked) < 2 else Deadline(left / 2)
+            share = deadline if left is None or number == len(asked) else Deadline(left / 2)
             try:
-                with closing(self.channels.connected(endpoint, connect)) as channel:
+                with closing(self.channels.connected(endpoint, share)) as channel:
                     # brokers before 0.11 create a topic that is asked for by name, so they are asked for all
                     safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
-                    return cluster_of(channel, topics if safe else None, deadline)
+                    return cluster_of(channel, topics if safe else None, share)
             except BrokerError as error:
                 trouble = trouble or error
         raise trouble or BrokerUnavailableError("no broker is known")

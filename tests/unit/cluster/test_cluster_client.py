@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from time import sleep
 from unittest.mock import Mock
 
 import pytest
 
 from tests.timing import scaled
+from zkconsumer.cluster import cluster_client
 from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.errors import ConfigException, RegistryUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, ConfigException, RegistryUnavailableError
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
@@ -45,6 +50,27 @@ def test_the_next_broker_is_asked_if_one_is_away() -> None:
             seen = client.describe(["t"], soon(), [away, *client.brokers(soon())])
             ends = client.lookup.find(dict.fromkeys(seen.partitions, -1), soon())
     assert ends == {TopicPartition("t", 0): 0, TopicPartition("t", 1): 0}
+
+
+def test_a_broker_silent_at_metadata_leaves_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the connection was limited, so one broker that took connections and hung used up the whole time."""
+    asked: list[int] = []
+
+    def silent_once(channel: BrokerChannel, topics: Collection[str] | None, deadline: Deadline) -> ClusterSeen:
+        asked.append(channel.endpoint.broker_id)
+        if len(asked) == 1:
+            sleep(deadline.bounded(scaled(60)))
+            raise BrokerUnavailableError("no answer")
+        return cluster_of(channel, topics, deadline)
+
+    monkeypatch.setattr(cluster_client, "cluster_of", silent_once)
+    with FakeCluster(2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 1)
+        config = ConsumerConfig(zookeeper_connect=cluster.zookeeper_connect, group_id="g")
+        with ClusterClient(config, scaled(10)) as client:
+            seen = client.describe(["t"], Deadline(scaled(2)))
+    assert len(asked) == 2
+    assert set(seen.partitions) == {TopicPartition("t", 0)}
 
 
 def test_zookeeper_tells_which_partitions_exist(monkeypatch: pytest.MonkeyPatch) -> None:
