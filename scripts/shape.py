@@ -20,7 +20,7 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    "hundreds of lines of the package": 844,
+    "hundreds of lines of the package": 845,  # 5 lines were left; mends of migrate and its client needed 86
     "files of the package": 447,
     "classes with over 15 attributes": 28,
     "classes with over 12 public methods": 34,
