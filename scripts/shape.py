@@ -20,7 +20,7 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    # the names of the balance are longer; an interrupted start of a client, of the kit and of signals ends what it began
+    # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
     "hundreds of lines of the package": 847,
     "files of the package": 445,
     "classes with over 15 attributes": 27,

@@ -24,8 +24,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, ClusterSeen, cluster_of
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.registry_security import registry_security
@@ -120,13 +121,35 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
     return found
 
 
+def existing_partitions(
+    client: ClusterClient, topics: Collection[str] | None, deadline: Deadline
+) -> set[TopicPartition]:
+    """Return the partitions of these topics (None: of all topics) that exist.
+
+    ZooKeeper tells which exist: a single broker may have old metadata, or may not know a new topic yet. Brokers are
+    asked if ZooKeeper was not named. Raises RegistryError, BrokerError.
+    """
+    if not client.zookeeper:
+        return set(client.describe(topics, deadline).partitions)
+    session = client.open_session(deadline)
+    names = sorted((session.children(paths.TOPICS, deadline) or ()) if topics is None else topics)
+    nodes = session.read([paths.topic(name) for name in names], deadline)
+    return {
+        TopicPartition(name, number)
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+        for number in node_codecs.decode_topic(node.data, paths.topic(name))
+    }
+
+
 class ClusterClient:
     """ZooKeeper and the brokers that a configuration names. A context manager.
 
     One thread at a time calls; after :meth:`open`, any thread may ask for brokers and use ``lookup``.
 
     Arguments: ``timeout`` in seconds of each use; ``socket_timeout`` in seconds is how long a broker may be silent, by
-    default as long; ``on_change`` as for :class:`Session`. Raises: as :class:`BrokerChannels`.
+    default as long; ``on_change`` as for :class:`Session`; ``channels`` makes the channels, by default with the files
+    of TLS as they are now. Raises: as :class:`BrokerChannels`.
     """
 
     def __init__(
@@ -136,10 +159,11 @@ class ClusterClient:
         *,
         socket_timeout: float | None = None,
         on_change: Callable[[SessionChanged], None] = lambda _: None,
+        channels: BrokerChannels | None = None,
     ) -> None:
         self.config = config
         self.timeout = timeout
-        self.channels = BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
+        self.channels = channels or BrokerChannels(config, timeout if socket_timeout is None else socket_timeout)
         self.lookup = OffsetLookup(
             self.brokers,
             self.channels,
@@ -263,17 +287,17 @@ class ClusterClient:
         Arguments: ``brokers`` are those to ask, by default the live ones. Creates no topic. Raises BrokerError,
         RegistryError.
         """
-        asked = self.brokers(deadline) if brokers is None else brokers
+        asked = list(self.brokers(deadline) if brokers is None else brokers)
         trouble: BrokerError | None = None
-        for endpoint in list(asked):
-            # a connection to a silent broker must leave time for the others
+        for number, endpoint in enumerate(asked, 1):
+            # a silent broker must leave time for the others
             left = deadline.remaining()
-            connect = deadline if left is None or len(asked) < 2 else Deadline(left / 2)
+            share = deadline if left is None or number == len(asked) else Deadline(left / 2)
             try:
-                with closing(self.channels.connected(endpoint, connect)) as channel:
+                with closing(self.channels.connected(endpoint, share)) as channel:
                     # brokers before 0.11 create a topic that is asked for by name, so they are asked for all
                     safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
-                    return cluster_of(channel, topics if safe else None, deadline)
+                    return cluster_of(channel, topics if safe else None, share)
             except BrokerError as error:
                 trouble = trouble or error
         raise trouble or BrokerUnavailableError("no broker is known")

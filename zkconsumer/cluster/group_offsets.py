@@ -1,9 +1,9 @@
-"""Reads, writes and restores a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
+"""Reads and writes a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
 
-For ``zkconsumer migrate`` and ``zkconsumer groups``; used by one thread. A write to ZooKeeper names the version of the
-offset node as it was read, and is refused if the partition has an owner; both checks are part of its transaction. A
-write to Kafka is a commit in no member's name, which the coordinator refuses while the group has members of the new
-protocol.
+The commands ``migrate``, ``offsets`` and ``groups delete`` use this; one thread at a time. A write to ZooKeeper is
+refused if the partition has an owner, or if the offset node is not of the version that was read. ZooKeeper checks both
+within the transaction. A write to Kafka is a commit in no member's name. The coordinator refuses such a commit while
+the group has members with the coordinator.
 
 Mirrors the purpose of the original's ``ExportZkOffsets`` and ``ImportZkOffsets``, which check neither.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.core.offset_moves import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
@@ -23,6 +24,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     MalformedNodeError,
     NoBrokersError,
+    NotPermittedError,
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import error_codes
@@ -59,6 +61,9 @@ class GroupOffsets(Protocol):
     def members(self, deadline: Deadline) -> list[str]:
         """Return the group's live members with these servers, by names that people know. Raises as :meth:`read`."""
 
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that the store took before now. Raises as :meth:`read`."""
+
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
 
@@ -94,6 +99,15 @@ class ZooKeeperGroupOffsets:
             return StoreEntry(node_codecs.decode_offset(data, paths.offset(self._group, tp)), text=text)
         except MalformedNodeError as e:
             return StoreEntry(None, str(e), text=text)
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
+
+        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
+        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
+        """
+        with suppress(NotPermittedError):
+            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the names under ``ids``."""
@@ -138,8 +152,11 @@ class KafkaGroupOffsets:
     def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata]:
         # brokers before 0.10.2 cannot list a group's offsets, so they are asked for all existing partitions
         lists = coordinator.versions["OffsetFetch"] >= 2
-        wanted = None if lists else self._cluster.describe(None, deadline).partitions.keys()
+        wanted = None if lists else existing_partitions(self._cluster, None, deadline)
         return self._client.fetch(wanted, deadline)
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Do nothing: one broker, the coordinator, takes all writes and answers all reads."""
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the members, each by its client.id and host, as the coordinator describes them."""

@@ -1,7 +1,7 @@
-"""Looks up offsets by time, at the partitions' leaders, for the application.
+"""Looks up topics and partitions at any broker, and offsets at the partitions' leaders.
 
-Any thread may ask. Each lookup opens connections of its own and closes them, so it disturbs no fetcher. It is used
-seldom, so nothing is kept.
+Applications, commands and the search for a message ask. Any thread may ask. Each lookup opens connections of its own
+and closes them, so a lookup disturbs no fetcher. Lookups are seldom, so no answer is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The text files of a migration: the Java tool's CSV, and the backup of a run. Pure; any thread."""
+"""The files of commands that write offsets: the Java tool's CSV, and the undo file of a run. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def parse_backup(text: str) -> Backup:
     try:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise ValueError("it was not written by zkconsumer migrate")
+            raise ValueError("it is no undo file of zkconsumer offsets or zkconsumer migrate")
         if document["version"] != _VERSION:
             raise ValueError(f"it has version {document['version']!r}, this program knows {_VERSION}")
         return Backup(

@@ -245,15 +245,6 @@ class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
 
     # ---- after the writes ----
 
-    def catch_up(self, deadline: Deadline) -> None:
-        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
-
-        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
-        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
-        """
-        with suppress(NotPermittedError):
-            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
-
     def nudge(self, deadline: Deadline) -> None:
         """Have the owners look at their offsets now. Raises RegistryError."""
         self.owners.nudge([owner for owner, _ in self.adopted.values()], deadline)
@@ -285,7 +276,7 @@ class OwnerCheckedKafkaOffsets:
         self._owners = owners
         self.adopting: dict[TopicPartition, AdoptingOwner] = {}
         self.store = offsets.store
-        self.read, self.members = offsets.read, offsets.members
+        self.read, self.members, self.catch_up = offsets.read, offsets.members, offsets.catch_up
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`GroupOffsets`."""
@@ -351,7 +342,7 @@ class OffsetRun:
         for tp, after in sorted(wanted.items()):
             before = held.get(tp)
             if tp not in live:
-                if _same(before, after):
+                if before == after:
                     self.results[tp] = WriteResult(WriteState.WRITTEN, "")
                     continue
                 if tp in expected and (None if before is None else before.valid) != expected[tp]:
@@ -456,8 +447,7 @@ class OffsetRun:
         deadline = Deadline(self.timeout)
         while True:
             try:
-                if isinstance(self.offsets, OwnedZooKeeperOffsets):
-                    self.offsets.catch_up(deadline)
+                self.offsets.catch_up(deadline)
                 return self.offsets.read(deadline)
             except (RegistryError, BrokerError):
                 if deadline.expired:
@@ -472,12 +462,6 @@ class OffsetRun:
     def done(self) -> bool:
         """Whether all partitions have their new offsets."""
         return self.count(WriteState.WRITTEN) == len(self.results)
-
-
-def _same(before: StoreEntry | None, after: StoreEntry | None) -> bool:
-    if before is None or after is None:
-        return before is after
-    return before == after or (before.offset is not None and replace(before, text="") == replace(after, text=""))
 
 
 def wait_until_followed(

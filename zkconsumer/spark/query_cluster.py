@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Self, TypeVar
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import BrokerChannels, ClusterClient
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -25,7 +25,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel
+from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel, channel_security
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -48,6 +48,22 @@ class NoTimesError(BrokerError):
     """A broker cannot look up offsets by time (before 0.10.1)."""
 
 
+class RenewedChannels(BrokerChannels):
+    """Makes channels, each with the files of TLS as they are then.
+
+    Certificates are renewed under a query that runs for months: a channel with the former ones would be refused.
+    """
+
+    def __init__(self, config: ConsumerConfig, socket_timeout: float) -> None:
+        super().__init__(config, socket_timeout)
+        self._config = config
+
+    def __call__(self, endpoint: Endpoint, client_id: str | None = None) -> BrokerChannel:
+        """Do as :class:`BrokerChannels`. Raises as it does."""
+        self.security = channel_security(self._config)
+        return super().__call__(endpoint, client_id)
+
+
 class QueryCluster(ABC):
     """A client of the cluster whose connections stay open between the triggers of a query; a context manager.
 
@@ -58,7 +74,9 @@ class QueryCluster(ABC):
         self._config = config
         self._isolation_level = isolation_level
         self._patience = config.socket_timeout_ms / 1000
-        self._client = ClusterClient(config, self._patience, on_change=self._session_changed)
+        self._client = ClusterClient(
+            config, self._patience, on_change=self._session_changed, channels=RenewedChannels(config, self._patience)
+        )
         self._channels: dict[Endpoint, BrokerChannel] = {}
         self._leaders: dict[TopicPartition, Endpoint] = {}
         self._pause = Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.offset_moves import LogRange, Step
+from zkconsumer.core.offset_moves import LogRange, Step, StoreEntry
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
@@ -27,6 +28,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.offset_writer import OffsetRun
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper.session import Session
 
 OFFSETS = "/consumers/g/offsets/t"
 PARTITIONS = 4
@@ -154,6 +156,17 @@ def test_a_rollback_keeps_later_changes_unless_forced(world: World) -> None:
     assert world.kafkas() == {}
 
 
+def test_a_forced_rollback_restores_another_spelling(world: World) -> None:
+    """A node with another text of the same offset was not written, and then counted as not restored."""
+    world.in_zookeeper({0: 20})
+    world.in_kafka({0: 50})
+    assert world("--to", "zookeeper", "--execute", "--undo-file", "a.json") == 0
+    world.in_zookeeper({0: b"+20"})
+    assert world("--rollback", "a.json", "--force", "--execute") == 0
+    assert "1 of 1 written" in world.out
+    assert world.zookeepers() == {0: b"20"}
+
+
 def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     world.in_zookeeper({0: 50})
     assert world("--to", "kafka") == 0
@@ -163,7 +176,7 @@ def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     assert "is of group 'h'" in world.err
     Path("other.json").write_text("{}")
     assert world("--rollback", "other.json") == 1
-    assert "other.json: it was not written by zkconsumer migrate" in world.err
+    assert "other.json: it is no undo file of zkconsumer offsets or zkconsumer migrate" in world.err
     assert world("--rollback", "none.json") == 1
     assert "none.json: cannot be read" in world.err
     assert world.kafkas() == {0: 50}
@@ -183,6 +196,19 @@ def test_former_options_work_with_a_warning(world: World) -> None:
     assert "warning" not in world.err
     assert world("--to", "kafka", "--dry-run") == 0
     assert "warning" not in world.err
+
+
+def test_the_command_in_place_of_rollback_can_be_copied(world: World) -> None:
+    """It wrote also in place of a dry run, lacked --force, and its file was not quoted."""
+    world.in_zookeeper({0: 50})
+    assert world("--to", "kafka", "--execute", "--undo-file", "my file.json") == 0
+    connect = f"--zookeeper {world.cluster.zookeeper_connect}"
+    assert world("--rollback", "my file.json", "--dry-run", "--topic", "t:0") == 0
+    assert f"is now: zkconsumer offsets undo 'my file.json' {connect}\n" in world.err
+    assert "offsets undo has no --topic: it puts back all partitions of the file" in world.err
+    assert world("--rollback", "my file.json", "--force", "--undo-file", "b;.json") == 0
+    assert f"undo 'my file.json' {connect} --force --undo-file 'b;.json' --execute\n" in world.err
+    assert "--topic" not in world.err
 
 
 def test_offsets_undo_puts_back_what_a_migration_overwrote(world: World) -> None:
@@ -304,6 +330,31 @@ def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.
     assert world.kafkas() == {0: 50}
 
 
+def test_a_server_that_lags_is_not_read_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server showed the nodes as before a write whose answer was lost: the write was told as not done."""
+    world.in_kafka({0: 50})
+    lags: list[bool] = []
+    read, write, delete = ZooKeeperGroupOffsets.read, ZooKeeperGroupOffsets.write, Session.delete
+
+    def losing(self: ZooKeeperGroupOffsets, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        write(self, steps, deadline)
+        lags.append(True)
+        raise RegistryUnavailableError("the answer is lost")
+
+    def lagging(self: ZooKeeperGroupOffsets, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
+        return {} if lags else read(self, deadline)
+
+    def deleting(self: Session, *arguments: Any) -> Any:
+        lags.clear()  # a write makes the server catch up
+        return delete(self, *arguments)
+
+    monkeypatch.setattr(ZooKeeperGroupOffsets, "write", losing)
+    monkeypatch.setattr(ZooKeeperGroupOffsets, "read", lagging)
+    monkeypatch.setattr(Session, "delete", deleting)
+    assert world("--to", "zookeeper", "--execute") == 0
+    assert "t-0        written: 50" in world.out
+
+
 def test_an_offset_overwritten_at_once_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50})
     with monkeypatch.context() as overwriting:
@@ -330,6 +381,24 @@ def test_ctrl_c_lists_the_written_and_unwritten_offsets(world: World, monkeypatc
     world.at_write = lambda: None
     assert world("--rollback", backup(), "--backup", "again.json") == 0
     assert world.kafkas() == {}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_of_the_reading_back_hides_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """The outcomes and the command to undo were not printed, and SIGTERM ended with the code of Ctrl-C."""
+    world.in_zookeeper({0: 50, 1: 60})
+
+    def impatient(_: OffsetRun) -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(OffsetRun, "_read_back", impatient)
+    assert world("--to", "kafka", "--execute") == code
+    assert "t-0        written; it was not read back" in world.out
+    assert f"2 of 2 written; to put back what stood there: zkconsumer offsets undo {backup()} --zookeeper" in world.out
+    assert world.kafkas() == {0: 50, 1: 60}
 
 
 def test_the_backup_is_on_disk_before_the_first_write(world: World) -> None:
@@ -478,3 +547,29 @@ def test_a_properties_file_says_where_and_as_whom(
     file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
     assert world.run(*verify) == 1
     assert "zookeeper.connect: is missing" in world.err
+
+
+def test_offsets_go_to_the_cluster_of_zookeeper_only(world: World) -> None:
+    """The brokers of the file's ``bootstrap.servers`` were asked and written, also if they were of another cluster."""
+    world.in_zookeeper({0: 50})
+    with FakeCluster() as other:
+        other.create_topic("t", PARTITIONS)
+        brokers = ",".join(f"{address[1]}:{address[2]}" for address in other.addresses())
+        connect = world.cluster.zookeeper_connect
+        Path("c.properties").write_text(
+            f"zookeeper.connect={connect}\nbootstrap.servers={brokers}\ngroup.coordination=kafka\n"
+        )
+        assert world.run("migrate", "g", "--command-config", "c.properties", "--to", "kafka", "--execute") == 0
+        assert other.committed("g") == {}
+    assert world.kafkas() == {0: 50}
+    assert f"--zookeeper {connect} --command-config c.properties --execute" in world.out
+
+
+def test_a_partition_that_brokers_do_not_know_yet_exists(world: World) -> None:
+    """One broker's metadata decided: a partition that the broker did not know was left out, with exit code 0."""
+    world.zookeeper.put("/brokers/topics/new", b'{"version":1,"partitions":{"0":[1]}}')
+    world.zookeeper.put("/consumers/g/offsets/new/0", b"5")
+    world.in_zookeeper({0: 50})
+    assert world("--to", "kafka", "--execute", "--timeout", "1") == 1
+    assert "no offset could be looked up for new-0" in world.err
+    assert world.kafkas() == {}

@@ -393,7 +393,7 @@ HOSTILE = """{"format": "zkconsumer migrate, what was there before", "version": 
     ("content", "words"),
     [
         (None, "cannot be read"),
-        ("{}", "not written by zkconsumer migrate"),
+        ("{}", "no undo file of zkconsumer offsets or zkconsumer migrate"),
         ("t,0\n", "f: "),
         (HOSTILE, "'a/b'"),
         ("\xff", "f:"),

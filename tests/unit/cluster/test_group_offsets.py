@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 
-from zkconsumer.cluster.group_offsets import BATCH, ZooKeeperGroupOffsets, batches
+from tests.unit.clusters import commit_from_outside
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets, ZooKeeperGroupOffsets, batches
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import MoveVerdict, Step, StoreEntry
+from zkconsumer.kafka.cluster_metadata import ClusterSeen
+from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.testing import FakeCluster
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper.session import Session
 
@@ -107,6 +115,19 @@ def test_what_vanished_meanwhile_is_not_made_anew(server: FakeZooKeeper, session
     server.remove(f"{OFFSETS}/0")
     assert offsets.write([write(T0, 6)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
     assert offsets.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+
+
+def test_an_old_broker_is_asked_for_all_that_zookeeper_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitions were those of one broker's metadata, so offsets of others were taken for none."""
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        commit_from_outside(cluster, {T0: 5, T1: 7})
+        monkeypatch.setattr(ClusterClient, "describe", Mock(return_value=ClusterSeen({}, {}, {})))
+        monkeypatch.setattr(GroupChannel, "versions", {"OffsetFetch": 1}, raising=False)
+        config = ConsumerConfig(zookeeper_connect=cluster.zookeeper_connect, group_id="g")
+        with ClusterClient(config, 5.0) as client, closing(KafkaGroupOffsets(client, "g")) as offsets:
+            held = offsets.read(Deadline(5.0))
+    assert {tp: entry.offset for tp, entry in held.items()} == {T0: 5, T1: 7}
 
 
 def test_pieces_cover_everything_once() -> None:

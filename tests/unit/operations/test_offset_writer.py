@@ -370,7 +370,7 @@ def test_an_existing_file_is_never_overwritten(house: House) -> None:
 
 def test_what_is_the_same_already_is_not_written(house: House) -> None:
     """An owner may be ahead of the same offset, so for it the offset is written all the same."""
-    house.offset(T0, b"+4")
+    house.offset(T0, 4)
     house.offset(T1, 4)
     run = house.run()
     assert run.begin({T0: entry(4), T1: entry(4)}, {}, live=[T1]) == 1
@@ -456,6 +456,9 @@ class FakeKafka:
 
     def members(self, deadline: Deadline) -> list[str]:
         return []
+
+    def catch_up(self, deadline: Deadline) -> None:
+        pass
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         self.held.update({step.partition: step.after for step in steps if step.after is not None})

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+import trustme
 
+from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.errors import NoBrokersError
+from zkconsumer.errors import ConfigException, NoBrokersError
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.spark import query_cluster
 from zkconsumer.spark.query_cluster import NoTimesError
 from zkconsumer.spark.zookeeper_cluster import ZooKeeperQueryCluster
 
@@ -63,3 +68,27 @@ def test_a_broker_that_knows_no_times_is_not_asked_for_one() -> None:
 def test_brokers_that_do_not_come_back_are_told_of() -> None:
     with pytest.raises(NoBrokersError, match="no broker is registered"):
         Returning(10**9, patience=0.05).log_ends([TP])
+
+
+def test_renewed_certificates_are_read_for_each_channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of TLS were read once, when the query began. Channels failed after the certificates had expired."""
+    file = tmp_path / "ca.pem"
+    file.write_bytes(trustme.CA().cert_pem.bytes())
+    config = ConsumerConfig(
+        {"zookeeper.connect": "zk", "group.id": "g", "security.protocol": "SSL", "ssl.ca.location": str(file)}
+    )
+    clients: list[ClusterClient] = []
+
+    def seen(*arguments: Any, **named: Any) -> ClusterClient:
+        clients.append(ClusterClient(*arguments, **named))
+        return clients[0]
+
+    monkeypatch.setattr(query_cluster, "ClusterClient", seen)
+    with ZooKeeperQueryCluster(config):
+        channels = clients[0].channels
+        channels(HERE)
+        file.write_bytes(b"half a file")
+        with pytest.raises(ConfigException, match="ssl.ca.location"):
+            channels(HERE)
+        file.write_bytes(trustme.CA().cert_pem.bytes())
+        channels(HERE)

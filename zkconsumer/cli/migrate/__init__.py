@@ -1,13 +1,14 @@
 """``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. ``core.migration`` makes the plan, ``migration_steps`` performs it and prints the result, and
-``operations.offset_writer`` writes the stores.
+Runs in the main thread. ``core.offset_moves`` makes the plan, ``migration_steps`` performs the plan and prints the
+result, and ``operations.offset_writer`` writes the stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -146,7 +147,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
         return 2
     _take_former_options(arguments)
-    with MigratedGroup(_config(arguments), arguments.timeout) as group:
+    config = _config(arguments)
+    arguments.zookeeper = config.zookeeper_connect  # an undo by the file alone would ask the file's bootstrap.servers
+    _warn_of_former_ways(arguments)
+    with MigratedGroup(config, arguments.timeout) as group:
         if arguments.verify:
             return migration_steps.verify(group, selection, arguments.wait)
         if arguments.export:
@@ -214,10 +218,26 @@ def _take_former_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, former) is not None:
             setattr(arguments, option, getattr(arguments, former))
             _warn(f"--{former} is now --{option.replace('_', '-')}")
+
+
+def _warn_of_former_ways(arguments: argparse.Namespace) -> None:
+    """Warn of ``--rollback``, and of writing without ``--execute``."""
     if arguments.rollback:
-        _warn(f"--rollback is now: zkconsumer offsets undo {arguments.rollback} {connect_options(arguments)} --execute")
+        _warn(f"--rollback is now: {_undo_command(arguments)}")
+        if arguments.topic:
+            _warn("offsets undo has no --topic: it puts back all partitions of the file")
     if (arguments.to or arguments.rollback) and not arguments.dry_run and not arguments.execute:
         _warn("the next release will write only with --execute, and without it show the plan, as with --dry-run")
+
+
+def _undo_command(arguments: argparse.Namespace) -> str:
+    """Return the command that takes the place of ``--rollback`` with these options, for a shell."""
+    words = ["zkconsumer", "offsets", "undo", arguments.rollback, *shlex.split(connect_options(arguments))]
+    words += ["--force"] if arguments.force else []
+    if not arguments.dry_run:  # a copied command must not write where this one does not
+        words += ["--undo-file", arguments.undo_file] if arguments.undo_file else []
+        words.append("--execute")
+    return shlex.join(words)
 
 
 def _warn(text: str) -> None:
@@ -236,6 +256,9 @@ def _config(arguments: argparse.Namespace) -> ConsumerConfig:
     properties["group.id"] = arguments.group
     if arguments.zookeeper:
         properties["zookeeper.connect"] = arguments.zookeeper
+    if properties.get("zookeeper.connect"):  # brokers of another cluster would get this cluster's offsets
+        properties.pop("bootstrap.servers", None)
+        properties.pop("group.coordination", None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config = ConsumerConfig(properties)

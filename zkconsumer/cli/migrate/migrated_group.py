@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import LogRange, Step, Store
@@ -24,6 +24,7 @@ class MemberlessOffsets:
         self._offsets = offsets
         self._live = live
         self.store, self.read, self.members = offsets.store, offsets.read, offsets.members
+        self.catch_up = offsets.catch_up
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Write the steps whose offsets are those that the undo file has. Raises as :class:`GroupOffsets`."""
@@ -71,5 +72,5 @@ class MigratedGroup:
     def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the logs of the partitions that exist. Raises RegistryError, BrokerError."""
         topics = {tp.topic for tp in partitions}
-        wanted = sorted(self._client.describe(topics, self.deadline()).partitions.keys() & set(partitions))
+        wanted = sorted(existing_partitions(self._client, topics, self.deadline()) & set(partitions))
         return self._client.lookup.logs(wanted, self.deadline())

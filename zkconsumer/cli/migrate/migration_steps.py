@@ -209,23 +209,36 @@ def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) 
         if run.begin({step.partition: step.after for step in plan.changes}, expected):
             kept = run.save(options.undo_file)
             say(f"what stands there now is kept in {kept}")
+        held: Mapping[TopicPartition, StoreEntry] | None = None
         try:
             run.write()
         finally:  # also after a second Ctrl-C: what was written must be told
-            held = run.settle(always=True)
-            outcomes = {step.partition: _outcome(step, run, held) for step in plan.changes}
-            done = 0 if held is None else sum(held.get(step.partition) == step.after for step in plan.changes)
-            say(outcome_table(outcomes))
-            undo = f"; to put back what stood there: {options.undo_command(run.undo_file)}" if run.undo_file else ""
-            say(f"{done} of {len(outcomes)} written{undo}")
-        return stop.code or (0 if done == len(outcomes) else FAILED)
+            try:
+                held = run.settle(always=True)
+            finally:  # also after one during the settling
+                _tell_outcomes(plan, run, held, options)
+        done = held is not None and all(held.get(step.partition) == step.after for step in plan.changes)
+        return stop.code or (0 if done else FAILED)
+
+
+def _tell_outcomes(
+    plan: MovePlan, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None, options: MigrationOptions
+) -> None:
+    """Print the result of each partition, and the command that undoes the run. ``held`` is None if not read back."""
+    say(outcome_table({step.partition: _outcome(step, run, held) for step in plan.changes}))
+    if held is None:
+        done = run.count(WriteState.WRITTEN)
+    else:
+        done = sum(held.get(step.partition) == step.after for step in plan.changes)
+    undo = f"; to put back what stood there: {options.undo_command(run.undo_file)}" if run.undo_file else ""
+    say(f"{done} of {len(plan.changes)} written{undo}")
 
 
 def _outcome(step: Step, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None) -> str:
     """Return the result of one partition as text, with the offset that is there now if it is another one."""
     result = run.results[step.partition]
     if held is None:
-        return f"unknown, it cannot be read back: {run.trouble or 'no answer'}"
+        return f"{result}; it was not read back"
     now = held.get(step.partition)
     if now == step.after:
         return "removed" if step.verdict is MoveVerdict.REMOVE else f"written: {now}"

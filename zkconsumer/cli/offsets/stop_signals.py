@@ -10,7 +10,8 @@ from typing import Any, Self
 class StopSignals:
     """Takes SIGINT and SIGTERM within a ``with`` block of the main thread. A second signal interrupts at once.
 
-    ``code`` is the exit code after a signal as a shell shows it, 0 without one.
+    ``code`` is the exit code after a signal as a shell shows it, 0 without one. After an interrupt the block ends with
+    SystemExit and this code.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,8 @@ class StopSignals:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt) and self.code:
+            raise SystemExit(self.code) from error  # the code of Ctrl-C, 130, would be told after SIGTERM
 
     def _came(self, number: int, _: FrameType | None) -> None:
         if self.code:

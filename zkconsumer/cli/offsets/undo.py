@@ -1,4 +1,7 @@
-"""``zkconsumer offsets undo``: puts back the offsets from before a reset. The main thread's."""
+"""``zkconsumer offsets undo``: puts back the offsets that a reset, a prune, a migration or an undo overwrote.
+
+The main thread's.
+"""
 
 from __future__ import annotations
 
