@@ -557,7 +557,7 @@ def test_offsets_go_to_the_cluster_of_zookeeper_only(world: World) -> None:
         brokers = ",".join(f"{address[1]}:{address[2]}" for address in other.addresses())
         connect = world.cluster.zookeeper_connect
         Path("c.properties").write_text(
-            f"zookeeper.connect={connect}\nbootstrap.servers={brokers}\ngroup.coordination=kafka\n"
+            f"zookeeper.connect={connect}\nbootstrap.servers={brokers}\ngroup.coordination=kafka\ngroup.migration=true\n"
         )
         assert world.run("migrate", "g", "--command-config", "c.properties", "--to", "kafka", "--execute") == 0
         assert other.committed("g") == {}

@@ -258,7 +258,6 @@ def _config(arguments: argparse.Namespace) -> ConsumerConfig:
         properties["zookeeper.connect"] = arguments.zookeeper
     if properties.get("zookeeper.connect"):  # brokers of another cluster would get this cluster's offsets
         properties.pop("bootstrap.servers", None)
-        properties.pop("group.coordination", None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config = ConsumerConfig(properties)
