@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.applications import APPLICATIONS, CALL, SLOWEST, STREAMS, StreamsApplication
-from tests.simulation.every_call import Move
+from tests.simulation.every_call import LEFT, Move
 from tests.simulation.members import LATE, Member
 from tests.simulation.scheduler import Task, world
 from zkconsumer import AsyncZookeeperConsumerConnector, ConsumerConfig
@@ -217,7 +217,7 @@ class AsyncApplication(StreamsApplication):
             if not await self.call(
                 f"seek {tp} {offset}", lambda: connector.seek(tp, offset, timeout=patience), patience
             ):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(LEFT)
                 move.forbid_if_unmoved(connector)
         elif what < 0.8:
             await self.call("committed", lambda: connector.committed(tp, CALL), CALL)

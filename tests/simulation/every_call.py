@@ -20,6 +20,8 @@ from zkconsumer.model import TopicPartition
 SECOND = "u"
 """The topic that members leave and add again."""
 _PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
+LEFT = 1.0
+"""Seconds after which a seek whose call was left has moved the position, or never will."""
 
 
 class Row(NamedTuple):
@@ -218,7 +220,7 @@ class EveryCall(StreamsApplication):
         move, patience = Move(self, held, offset), self._patience
         if self.member.call(f"{what} {move.tp} {offset}", partial(call, timeout=patience), patience):
             return
-        self.world.sleep(0.1)
+        self.world.sleep(LEFT)
         move.forbid_if_unmoved(self.member.connector)
 
     def _pause(self, held: list[Any], asked: float) -> None:
