@@ -35,7 +35,7 @@ class Setting:
 SCENARIOS = {
     "group": Setting(),
     "mixed": Setting(scala=0.5),
-    "steady": Setting(scala=0.25, messages=110, faults=1 / 36, members=4),
+    "steady": Setting(scala=0.25, messages=160, faults=1 / 36, members=4),
     "churn": Setting(messages=20, faults=0.4, kinds=("join", "leave", "kill", "slow zookeeper")),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),

@@ -270,7 +270,7 @@ class Dispatcher:
     def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
         counts = Counter(map(_PART_OF, works))
-        partitions = {part.partition for part in counts}
+        partitions = list(dict.fromkeys(part.partition for part in counts))  # a set of objects has no order of its own
         pointers = [work for work in works if work.pointer]
         with self._lock:
             again = self.failures.parking.not_parked(again)
