@@ -4,8 +4,8 @@ Every member computes the assignment of the whole group by itself; there is no l
 arguments alone: no clock, no randomness, no order of sets. If it raises an error, the old assignment stays in force,
 and the error is reported.
 
-The lookup reads the entry points of the installed packages. The strategies of this package are entry points too. They
-are also in a table, so that they are found without the package's metadata, for example in a zip file.
+The lookup reads the entry points of the installed packages. The strategies of this package are entry points too. A
+table has them too, so that the lookup works without the package's metadata, for example in a zip file.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ Members = Mapping[ConsumerId, Member]
 class Assignor(Protocol):
     """An assignment strategy. Declare your class under the entry point group ``zkconsumer.assignors``.
 
-    The member calls its class method ``from_config(config)``, if there is one, or else its constructor without
-    arguments. Only a strategy with ``wants_racks = True`` gets the racks of the partitions' leaders, and a rebalance
-    when a leader moves to another rack.
+    The member calls the class method ``from_config(config)``, if there is such a method, or else the constructor
+    without arguments. Only a strategy with ``wants_racks = True`` gets the racks of the partitions' leaders, and a
+    rebalance when a leader moves to another rack.
     """
 
     def assign(
@@ -125,7 +125,7 @@ def known_assignors() -> dict[str, str]:
 
 
 def assignor(name: str, config: object = None) -> Assignor:
-    """Return the strategy ``name``, made by its ``from_config(config)`` if it has one.
+    """Return the strategy ``name``, made by ``from_config(config)`` if its class has this method.
 
     Raises UnknownAssignorError for an unknown name, and for a plug-in that cannot be loaded or is no strategy.
     """

@@ -66,10 +66,10 @@ def _give(assignment: dict[TopicPartition, ThreadId], partition: TopicPartition,
 
 
 def machines(*patterns: str) -> Predicate:
-    """Return a predicate: whether a member runs on one of these machines, by its advertised host and address.
+    """Return a predicate: whether a member's advertised host or address fits a pattern.
 
     A pattern is a network (``10.1.0.0/16``), an address, or a host name with ``*`` and ``?``. A member that advertises
-    neither, such as a Scala member, is on none of them.
+    neither host nor address, such as a Scala member, fits no pattern.
     """
 
     def matches(member: Member) -> bool:

@@ -100,7 +100,7 @@ def strategy_conflict(config: StrategyConfig, members: Mapping[ConsumerId, Regis
 
     * ``roundrobin``: members that do not advertise their release, or hash another text
     * ``range``: members that advertise another strategy
-    * any other strategy: members that do not advertise the same one; then it is not in effect
+    * any other strategy: members that do not advertise this strategy, which is then not in effect
     """
     name = config.partition_assignment_strategy
     advertised = {c: advertised_strategy(registration) for c, registration in members.items()}

@@ -53,8 +53,8 @@ def in_java_order(members: SubscribedMembers) -> list[str]:
 def sticky(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
     """Return the assignment that moves as few partitions as balance allows.
 
-    ``partitions`` has the number of partitions of each topic. If two members claim a partition, the one with the higher
-    generation owned it; with equal generations, neither.
+    ``partitions`` has the number of partitions of each topic. If two members claim a partition, the member with the
+    higher generation owned it. With equal generations neither member did.
     """
     return _Balance(members, partitions).settled()
 
@@ -156,8 +156,8 @@ class _Balance:
 def _topics_in_turn(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the first partition of each topic, then the second of each, and so on.
 
-    A member gives up partitions from the end of this list. So it gives up some of each topic, and not all partitions of
-    one topic, which might have all the messages.
+    A member gives up partitions from the end of this list. So it gives up partitions of each topic, and not all
+    partitions of one topic. Otherwise it might lose the only topic with messages.
     """
     ranks: dict[str, int] = {}
     ranked: list[tuple[int, TopicPartition]] = []

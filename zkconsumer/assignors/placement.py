@@ -1,8 +1,8 @@
-"""The decisions of one member in a group whose assignment is a plan: follow it, wait for it, write it, or leave it.
+"""The decisions of a member in a group whose assignment is a plan: follow, wait for, write or leave the plan.
 
-With these strategies an assignment depends on the one before it. Members that computed it alone, from reads at
-different moments, would disagree for ever. So the oldest member, the planner, writes a plan with its inputs, and the
-others follow the plan while they see the same inputs:
+With these strategies an assignment depends on the assignment before. Members that computed it alone, from reads at
+different moments, would disagree for ever. So the oldest member, the planner, writes a plan with its inputs. Other
+members follow the plan while they see the same inputs:
 
 * The plan fits: follow it.
 * It does not fit, or there is none: keep what is owned and claim nothing, for at most ``wait`` seconds. Then read the
@@ -49,7 +49,7 @@ NEVER = float("inf")
 
 
 class PlacementVerdict(Enum):
-    """What a member does in a round."""
+    """The action of a member in a round."""
 
     FOLLOW = "follow the plan"
     WAIT = "wait for a plan that fits"
@@ -69,8 +69,8 @@ class PlacementDecision:
     """The decision of one round.
 
     ``plan`` is the plan to follow; with ``write`` the member must write it first. ``why`` says why there is none.
-    ``again_at`` is when the member must decide again if nothing changes. ``reread``: it must read the whole group again
-    before that, because what it sees may be old.
+    ``again_at`` is when the member must decide again if nothing changes. ``reread``: the member must read the whole
+    group again first, because its view may be old.
     """
 
     verdict: PlacementVerdict
@@ -142,7 +142,7 @@ class Placement:
         self._unfit_since, self._reread = None, False
 
     def needs(self, seen: SeenGroup, found: PlacementPlan | None, now: float) -> Needed:
-        """Return what this member must read before it decides."""
+        """Return the nodes that this member must read before a decision."""
         if seen.planner != self._me:
             return Needed()
         looks = seen.inputs.strategy == LAG_AWARE and now >= self._next_look

@@ -15,7 +15,7 @@ fill them. A choice is the best if no cycle of exchanges has a negative cost (Kl
 greedy choice. It is left out for large groups, where it takes too long; the greedy choice is even, and moves a few
 partitions more.
 
-Kafka's sticky assignor evens out totals only, so that one member may have all partitions of one topic.
+Kafka's sticky assignor evens out totals only. A member may have all partitions of a topic there.
 """
 
 from __future__ import annotations
@@ -168,8 +168,9 @@ class _Extras:
     def _negative_cycle(self) -> list[tuple[int, int]]:
         """Return the edges of a cycle with a negative cost, as pairs of places; empty if there is none (Bellman, Ford).
 
-        Places are the threads, the topics, and the outside. An edge from a thread to a topic gives an extra up, and one
-        from a topic to a thread takes it. An edge from the outside lessens a thread's total, and one to it raises it.
+        Places are the threads, the topics, and the outside. An edge from a thread to a topic gives an extra up, and an
+        edge from a topic to a thread takes it. An edge from the outside lessens a thread's total, and an edge to the
+        outside raises the total.
         """
         edges = self._edges()
         places = len(self._threads) + len(self._takes) + 1

@@ -99,7 +99,7 @@ def report(analysis: GroupAnalysis, judgement: Judgement, explained: list[Explan
 def member_table(analysis: GroupAnalysis) -> Table:
     """Return the registered members with the numbers of their partitions, present and expected.
 
-    Where owners lend slots, a column has those of each member: so one without partitions has work.
+    Where owners lend slots, a column has the borrowed slots of each member. A member without partitions may have work.
     """
     borrowed = _borrowed(analysis)
     owned, expected = _counts(analysis.owners), _counts(analysis.expected)

@@ -77,7 +77,7 @@ def moment_argument(text: str) -> int:
         return int((time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
     try:
         if _END_OF_DAY.match(text):
-            raise ValueError  # Python 3.14 reads it as the next day, and older ones refuse it
+            raise ValueError  # Python 3.14 reads 24:00 as the next day, and older Pythons refuse it
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
@@ -115,7 +115,7 @@ def open_client(arguments: argparse.Namespace) -> ClusterClient:
 
 
 def read_group(source: SnapshotSource, group: str, *, message_times: bool = False) -> GroupSnapshot:
-    """Return the snapshot of a group that exists. What could not be read goes to standard error.
+    """Return the snapshot of a group that exists. Unreadable parts are listed on standard error.
 
     Raises: UnknownGroupError; RegistryError, BrokerError as :meth:`SnapshotSource.snapshot`.
     """

@@ -1,7 +1,7 @@
 """``zkconsumer timeline``: the changes of a group in the order of ZooKeeper's transactions, and its rebalances.
 
 Runs in the main thread. ``operations.timeline`` makes the events of snapshots, ``operations.timeline_watch`` follows.
-Each event is a line, and neighbours of one kind and one thread share it. A rebalance ends with a line that sums it up.
+Each event is a line. Neighbours of one kind and one thread share a line. A rebalance ends with a line that sums it up.
 An unknown value is a dash, or a bound: ``<=0x1f`` is a transaction not after 0x1f. Names come from nodes, so control
 characters in them are written as escapes.
 """
@@ -295,7 +295,7 @@ def printable(text: str) -> str:
 
 
 def since(found: Sequence[TimelineEvent], at: int) -> tuple[TimelineEvent, ...]:
-    """Return the events from a time on (milliseconds since 1970), with those without a time that follow one of them."""
+    """Return the events from a time on (milliseconds since 1970), also later events without a time."""
     for number, event in enumerate(found):
         when = event.at if event.at is not None else event.seen
         if when is not None and when >= at:

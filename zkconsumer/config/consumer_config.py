@@ -305,8 +305,8 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
     def as_dict(self) -> dict[str, str | int | bool]:
         """Return the values in effect by dotted name, without those that are unset.
 
-        The result holds passwords and other secrets as they are, because ``ConsumerConfig`` takes it back. Do not log
-        it; :meth:`masked` is for logs. Properties without effect are not in it; :attr:`unused` has them.
+        The result holds passwords and other secrets as they are, because ``ConsumerConfig`` accepts the result. Do not
+        log it; :meth:`masked` is for logs. Properties without effect are not in it; :attr:`unused` has them.
         """
         values = ((name, getattr(self, name.replace(".", "_"))) for name in keys_of(type(self)))
         return {name: value for name, value in values if value is not None}

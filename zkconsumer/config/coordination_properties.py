@@ -4,8 +4,8 @@ Names and defaults are those of the Java consumer (3.x), except for ``heartbeat.
 leave three seconds late lets the partitions of the left member lie for three seconds. Ten times as many heartbeats cost
 a sixth of a percent of a core.
 
-These properties have no effect while ZooKeeper coordinates the group. Then a warning names them, because files for one
-consumer end up with the other.
+These properties have no effect while ZooKeeper coordinates the group. Then a warning names the properties, because a
+file for one consumer may end up with the other consumer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""Java's .properties files, as ``java.util.Properties`` reads them. Pure; any thread.
 
-The original connector is configured by such files, so every quirk of the format is in some user's file: three
-separators, comments that a backslash does not continue, a backslash that vanishes before an ordinary character. As in
-Java, the later one of two equal keys counts. Files are ISO-8859-1; other characters are written ``\uXXXX``.
+The original connector is configured by such files, so every quirk of the format is in some user's file. There are three
+separators, a backslash does not continue a comment, and a backslash vanishes before an ordinary character. As in Java,
+the later one of two equal keys counts. Files are ISO-8859-1; other characters are written ``\uXXXX``.
 """
 
 from __future__ import annotations

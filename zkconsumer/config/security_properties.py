@@ -1,8 +1,9 @@
 """The properties of TLS and of logins, to ZooKeeper and to the brokers. Immutable; any thread.
 
-Names are those of Kafka and ZooKeeper if they have one: a broker's for its connection to ZooKeeper, a Java client's for
-Kafka. They are librdkafka's if Python users know those better (``ssl.ca.location``, ``sasl.username``), and in its
-style otherwise. The original has none of them; it takes logins from Java's JAAS file.
+Names are Kafka's and ZooKeeper's: a broker's names for a connection to ZooKeeper, a Java client's names for a
+connection to Kafka. Names that Python users know better from librdkafka are librdkafka's (``ssl.ca.location``,
+``sasl.username``). New names have librdkafka's style. The original has no such properties; it takes logins from Java's
+JAAS file.
 """
 
 from __future__ import annotations

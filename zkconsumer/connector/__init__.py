@@ -1,4 +1,4 @@
-"""What applications call: the connector, also for asyncio, with its runs, queries, health and shutdown."""
+"""The API of applications: the connector, also for asyncio, with its runs, queries, health and shutdown."""
 
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 

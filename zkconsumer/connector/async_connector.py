@@ -109,7 +109,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         self._timeout = read_timeout(self.config)
         self._ends_on_timeout = self.config.consumer_timeout_action == "end"
         self._listener: Listener | None = None
-        # kept also if the application drops its stream: they tell which task has a message in its hands
+        # kept also if the application drops a stream: readers tell which task holds a message
         self._readers: list[AsyncMessages[Any, Any]] = []
         self._merged: AsyncMessages[Any, Any] | None = None
 
@@ -226,11 +226,11 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     ) -> Coroutine[Any, Any, None]:
         """Write the progress of all owned partitions now, or the given offsets as they are.
 
-        Without ``offsets``, what the calling task holds now counts as finished. Messages that other tasks hold, or that
-        it takes before it awaits this, do not count.
+        Without ``offsets``, messages that the calling task holds now count as finished. Messages that other tasks hold
+        do not count. Neither do messages that the calling task takes between this call and its ``await``.
         Arguments and errors: as :meth:`ZookeeperConsumerConnector.commit_offsets`.
         """
-        # now: in a task of its own, this may run when the caller has its next message in hand
+        # now: in a separate task, the commit may run when the caller has the next message in hand
         return self._commit(given_offsets(self._lifecycle, offsets), self._held_by(calling_task()), timeout)
 
     async def _commit(

@@ -91,7 +91,7 @@ class ClusterQueries:
         """Read partitions without the group: nothing is committed, and no other member is disturbed.
 
         Returns a stream, which is read like any other (``for``, ``take``, ``batches``, ``to_arrow``), with threads and
-        connections of its own. It closes itself at its end; close it, or use ``with``, to end it before.
+        connections of its own. The stream closes itself at its end. Call ``close()`` or use ``with`` to end earlier.
 
         Arguments: ``partitions``, or the name of a topic. ``start`` is ``"earliest"``, ``"latest"``, a mapping from the
         partitions to offsets, or a time as a datetime with a time zone or in milliseconds since 1970. A start that is

@@ -74,7 +74,7 @@ class HandlerLoop:
     def check(
         self, order: str, workers: int, concurrency: int | None, topics: object, decoders: tuple[object, object]
     ) -> Order:
-        """Return the order of messages. Raises ValueError for a run that does not fit to what the connector did."""
+        """Return the order of messages. Raises ValueError if an earlier use of the connector forbids the run."""
         check_workers(workers, concurrency)
         subscription, created = self._subscription, self._lifecycle.created
         if self._lifecycle.running is not None:
@@ -95,7 +95,7 @@ class HandlerLoop:
     def fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
     ) -> tuple[Handler, Any]:
-        """Return the handler to call and its executor. Raises TypeError and ValueError for what does not fit."""
+        """Return the handler to call and its executor. Raises TypeError and ValueError for unfit arguments."""
         traced = tracer is not None and tracer is not False
         check_handler(handler, concurrency, executor, traced=traced)
         if executor != "processes":  # those pickle the handler, and do the same in the worker
@@ -206,7 +206,7 @@ class HandlerLoop:
 
 
 class WorkerRun:
-    """One call of ``run``: its workers, who reads what, and what went wrong."""
+    """A call of ``run``: the workers, their streams, and the failures."""
 
     def __init__(self, lifecycle: Lifecycle, subscription: Subscription, handler: Handler, workers: int) -> None:
         self._lifecycle = lifecycle
@@ -230,7 +230,7 @@ class WorkerRun:
         ]
 
     def _streams_of(self, worker: int) -> list[KafkaStream[Any, Any]]:
-        """The streams that a worker reads. Whoever looks first deals new ones out: each to the one with the fewest."""
+        """The streams that a worker reads. The first caller deals out new streams, each to the least busy worker."""
         streams = [stream for _, _, stream in self._delivery.streams()]
         with self._lock:
             self._readers = {stream: reader for stream, reader in self._readers.items() if stream in streams}

@@ -45,7 +45,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether the member owns what it should, under a valid lease, and handles all of it."""
+        """Whether the member owns its share under a valid lease, and handles every partition."""
         return not self.not_live and not self.not_ready
 
     @property
@@ -79,7 +79,7 @@ def _ending(end: Closing) -> Health:
 
 
 def _failures(member: GroupMember) -> Iterator[str]:
-    """Yield the threads that ended although they should run, and those that do not come to an end of one thing."""
+    """Yield the threads that ended although they should run, and threads that hang in one step."""
     for thread in member.threads:
         if thread.ident is not None and not thread.is_alive():
             yield f"the thread {thread.name} has ended"

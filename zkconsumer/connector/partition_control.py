@@ -109,7 +109,7 @@ class PartitionControl:
     def metrics(self) -> Mapping[MetricName, Value]:
         """Return every metric of this member with its value now, under the original's names.
 
-        A name is (group, type, name, tags); its text is the one that JMX shows, such as
+        A name is (group, type, name, tags). Its text is as in JMX, such as
         ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
         numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
         (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
@@ -152,7 +152,7 @@ class PartitionControl:
             else:
                 queue.resume(position)
             if not position.revoked or self.lifecycle.positions().get(tp) is position:
-                return  # it is ours, or leaving us; else it went on at another place just now: that one is meant
+                return  # ours, or leaving us; otherwise the partition has a new position, which is meant
 
     # ---- moving ----
 
@@ -215,7 +215,7 @@ class PartitionControl:
         """Write the progress of all owned partitions now, or the given offsets as they are.
 
         Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
-        connector.commit_offsets()`` means what it says. Messages that other threads hold do not count.
+        connector.commit_offsets()`` commits ``m``. Messages that other threads hold do not count.
 
         Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
         session timeout (at least 5). Given offsets do not move the consumption, and with ``auto.commit.enable`` the
@@ -235,13 +235,13 @@ class PartitionControl:
         callback: Callable[[BaseException | None], object] | None = None,
         timeout: float | None = None,
     ) -> Future[None]:
-        """Begin what :meth:`commit_offsets` does, and return at once.
+        """Begin a :meth:`commit_offsets`, and return at once.
 
-        What the calling thread holds at this moment counts as finished, and no message that it takes later.
+        Messages that the calling thread holds at this moment count as finished. Later messages do not.
 
         Arguments: as for :meth:`commit_offsets`; ``callback`` is called at the end with the error, or None. It runs on
-        the thread that does all commits: return soon, and wait there for no other commit and no shutdown. What it
-        raises is logged.
+        the thread that does all commits: return soon, and wait there for no other commit and no shutdown. The
+        callback's exceptions are logged.
         Returns: a future, which raises as :meth:`commit_offsets` does. Raises at once: ConnectorClosedException;
         ValueError or TypeError for a value that is no offset.
         """

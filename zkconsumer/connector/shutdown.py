@@ -1,4 +1,4 @@
-"""The life of one connector, from its first streams to its end: its member, its shutdown, and a fork of its process.
+"""The life of a connector, from the first streams to the end: the member, the shutdown, and a fork of the process.
 
 A shutdown is begun once. Every thread that asks for one waits for the same end.
 
@@ -60,7 +60,7 @@ class _Begun(NamedTuple):
 
 
 class Closing:
-    """The end of one connector: whether it has begun, who closes, its deadline, and its result.
+    """The end of a connector: whether the end has begun, which thread closes, the deadline, and the result.
 
     Kept apart from :class:`Lifecycle`, so that streams can wait for the end without keeping the connector alive.
     """
@@ -144,7 +144,7 @@ class Run(Protocol):
 
 
 class Lifecycle:
-    """One connector from its first streams to its end: what its parts share.
+    """A connector from its first streams to its end: the state that its parts share.
 
     Arguments: ``config`` of the member, and its name.
     """
@@ -211,7 +211,7 @@ class Lifecycle:
 
     @property
     def balance(self) -> BalanceState | None:
-        """What a run with ``concurrency`` does at this moment, None while there is none."""
+        """The state of a run with ``concurrency``, None while there is no such run."""
         run = self.running
         return run.state() if isinstance(run, ShowsBalance) else None
 
@@ -254,8 +254,8 @@ class Lifecycle:
         )
 
     def _shutting_down_below(self) -> bool:
-        """Return whether this shutdown interrupts another one of its thread. A flag could be left behind; a frame
-        cannot.
+        """Return whether this shutdown interrupts another shutdown on the same thread. A flag could be left behind; a
+        frame cannot.
         """
         frame, found = inspect.currentframe(), 0
         while frame is not None:

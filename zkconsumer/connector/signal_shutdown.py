@@ -136,7 +136,7 @@ class ShutdownOnSignal:
             if isinstance(getattr(previous, "__self__", None), ShutdownOnSignal):
                 previous(number, frame)  # another connector's
             return
-        # a third signal, or one that comes when there is nothing left to shut down, does what it did before
+        # a third signal, or a signal when nothing is left to shut down, has its former effect
         if self._passer.setdefault(None, "handler") != "handler" and not self._called_again:
             return  # the thread calls this again
         self.restore()
@@ -216,8 +216,8 @@ def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLO
 
     ``with connector, shutdown_on_signal(connector, SIGTERM, SIGINT): ...`` The first signal lets the message in hand be
     finished. It is committed, streams end, and with them the loop; a loop that waits for a message ends at once. The
-    second signal waits for no message any more. The third does what it did before this call. Handlers that were there
-    before are restored at the end of the ``with``, by ``restore()``, or when the main thread has shut the connector
+    second signal waits for no message any more. The third signal has the effect that it had before this call. Former
+    handlers are restored at the end of the ``with``, by ``restore()``, or when the main thread has shut the connector
     down. The signal handler takes no lock and waits for nothing.
 
     Arguments: ``signals`` by number; ``timeout`` in seconds is that of ``connector.shutdown()``: all but 1.8 s of it

@@ -1,4 +1,4 @@
-"""What a connector subscribes to, and the streams that the subscription gives it.
+"""The subscription of a connector, and the streams that the subscription gives it.
 
 A change counts from its request on, unless it is withdrawn: its caller left the call before the member began to tell
 the group. So the subscription follows from the requests, and no caller has to take anything back.
@@ -210,7 +210,7 @@ class Subscription:
 
         def begun() -> None:
             if done and isinstance(run, BalancedRun):
-                run.finish(done)  # the group thread waits for what handlers have in hand
+                run.finish(done)  # the group thread waits for messages in hand
 
         def ask() -> Request[None]:
             subscription = self._topics()

@@ -126,8 +126,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
     ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
         """Subscribe to further topics on the live connector, and return their streams. Other streams flow on.
 
-        The registration is made anew in one transaction, so that Scala members see it too. The first call may be this
-        one, in place of :meth:`create_message_streams`.
+        One transaction makes the registration anew, so that Scala members see the change too. ``add_topics`` may be
+        the first call, in place of :meth:`create_message_streams`.
 
         Arguments: as for :meth:`create_message_streams`; ``timeout`` in seconds to wait until the group knows, by
         default as long as a rebalance may take.
@@ -173,8 +173,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
     # ---- reading all streams ----
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
-        """Return all streams of this connector as one, to be read in one thread: ``for message in
-        connector.messages()``.
+        """Return all streams of this connector as one stream for one thread: ``for message in connector.messages()``.
 
         Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
         the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
@@ -226,20 +225,20 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
-        With ``concurrency`` the messages are balanced one by one: up to so many handlers run at the same time, and
-        those of one key come in order (``order``). An exception of the handler then ends nothing: the message comes
-        again (``retry``, a default :class:`Retry`), is parked, or becomes a dead letter. A BaseException ends the run.
-        A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler does not count its
+        With ``concurrency`` the messages are balanced one by one: up to ``concurrency`` handlers run at the same time,
+        and messages of a key come in order (``order``). An exception of the handler then ends nothing: the message
+        comes again (``retry``, a default :class:`Retry`), is parked, or becomes a dead letter. A BaseException ends the
+        run. A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler does not count its
         message. A handler may run longer than ``max.poll.interval.ms``: it blocks its key alone. ``batch`` above 1
-        gives the handler lists; it may return a list with one outcome (or exception) for each. See
+        gives the handler lists; it may return a list with one outcome (or exception) for each message. See
         ``docs/message-balance.md``.
 
         With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
         letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
-        log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
-        that is over, as a datetime or in milliseconds since 1970. No message from there on is handled. A member that
-        owns nothing returns when the committed offsets of the group have reached the ends. Partitions of a deleted
-        topic do not count: with a warning in the log, the run ends without them.
+        log ends as of now. ``until`` may also be a mapping from (topic, partition) to offsets, for all partitions of
+        the topics, or a time that is over, as a datetime or in milliseconds since 1970. No message from there on is
+        handled. A member that owns nothing returns when the committed offsets of the group have reached the ends.
+        Partitions of a deleted topic do not count: with a warning in the log, the run ends without them.
 
         Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
         for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
@@ -283,7 +282,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
 
     @property
     def balance(self) -> BalanceState | None:
-        """What a run with ``concurrency`` does at this moment, None while there is none. Any thread."""
+        """The state of a run with ``concurrency``, None while there is no such run. Any thread."""
         return self.lifecycle.balance
 
     def health(self) -> Health:

@@ -35,7 +35,7 @@ def _source(name: str) -> bytes:
 
 
 def _use(name: str, module: ModuleType) -> None:
-    """Give a module both names. An import of one finds it, and never loads the other module beside it.
+    """Give a module both names. An import of either name finds the module, and never loads the other copy.
 
     Pickled classes of compiled code have the compiled module's name, also where they are read by plain code.
     """

@@ -1,7 +1,7 @@
 """Reads the heads of the batches in a message set, to find where the set ends. Pure; the fetcher thread calls it.
 
-Only sets of format 2 whose heads make sense are read here, as nearly all are. For others the caller looks closer, and
-finds what is wrong with them: only one way has error texts.
+Only sets of format 2 whose heads make sense are read here, as nearly all are. For other sets the caller looks
+closer, and finds the fault: only the caller's way has error texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def plain_extent(
 
     Arguments: ``log_end`` is the end of the log, -1 if it is unknown. Returns: the offset after the last batch, or
     ``fetch_offset`` if no batch reaches beyond it; the number of new messages; the places where the last whole batch
-    begins and where it ends. What follows there, if anything, is a part of a batch.
+    begins and where it ends. A rest behind the last whole batch is a part of a batch.
     """
     view = memoryview(records)
     data = start_of_view(view)

@@ -21,7 +21,7 @@ def prepare() -> bool:
 
 
 def by_table(before: int, data: Any, size: int) -> int:
-    """Return the inverted sum of what came before and ``size`` bytes, on any processor."""
+    """Return the inverted sum ``before``, continued over ``size`` bytes, on any processor."""
     for at in range(size):
         before = before >> 8 ^ _SUMS[(before ^ data[at]) & 0xFF]
     return before

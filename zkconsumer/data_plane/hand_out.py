@@ -8,9 +8,9 @@ the stream's iterator, ``filter(None, generator)``. So neither the generator nor
 request for columns throws :class:`SwitchToColumns` into the generator, which lets go of its chunk and begins anew
 there. This costs messages nothing.
 
-Compiled or not, it is the same generator. Python looks for signals only where Python code runs. So the compiled one can
-be interrupted in the functions that it calls, and nowhere else. It keeps every promise at any bytecode, since the plain
-one needs that.
+Compiled or not, it is the same generator. Python looks for signals only where Python code runs. So a signal can
+interrupt the compiled generator only in the functions that it calls. The generator keeps every promise at any bytecode,
+since plain Python needs that.
 
 The order of single statements matters here: it relies on CPython's GIL, under which one assignment is atomic.
 """
@@ -221,7 +221,7 @@ class HandOut:
     """The generator of a stream's messages, and how far it is.
 
     Python itself knows the state of a plain generator, and an interrupt cannot leave that wrong. A compiled generator
-    tells less, but no interrupt comes between its statements. So it notes its beginning and its end.
+    tells less, but no interrupt comes between its statements. So the generator notes its beginning and end.
 
     ``turned`` says that the generator yielded an error, or nothing, in place of the last message. ``owes`` says that
     the last message was not handed out and must be taken back (only of merged streams).
@@ -268,7 +268,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
     #
     # This path relies on CPython's GIL: it takes no lock for a message. Other threads must see the stores to
     # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (core/partition_position.py).
-    # Otherwise the group's thread and this one miss each other, and a commit passes a message that nobody has seen.
+    # Otherwise the group thread and this thread miss each other, and a commit passes a message that nobody has seen.
     # So version.py refuses free-threaded builds.
     now: cython.double
     record: Record
@@ -355,7 +355,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                     if first >= 0:
                         limit, first = None, -1
                     continue
-                # raised by the stream's iterator: it ends this loop, and neither the generator nor the stream
+                # raised by the stream's iterator: this ends the loop, but neither the generator nor the stream
                 ends = source.ends_quietly and isinstance(error, ConsumerTimeoutException)
                 failure = RaiseInstead(StopIteration() if ends else error)
             position = message = None
@@ -376,7 +376,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
 
 def merged_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  # noqa: C901
     """Hand the messages of several streams out, in turns. Arguments: ``source`` is the ``MergedStreams``."""
-    # One long function, for speed: it runs for each message, and its local names are the state of the turn.
+    # One long function, for speed: it runs for each message, and local names are the state of the turn.
     until: cython.double
     deadline: Any = None
     idle: cython.Py_ssize_t = 0

@@ -111,7 +111,7 @@ if not cython.compiled:
 @cython.auto_pickle(False)
 @cython.cclass
 class RecordReader:
-    """Reads the records of one uncompressed batch of format 2: some at a time, or one by one as its own iterator.
+    """Reads the records of an uncompressed batch of format 2: some at a time, or one by one as an iterator.
 
     Compiled, the iterator is faster. A record is then read in memory that the one before has just left, and which the
     processor still has at hand.
@@ -147,8 +147,8 @@ class RecordReader:
         failed: Callable[[int, MalformedRecordError], Exception] | None = None,
     ) -> None:
         """Arguments: ``batch`` covers ``span`` offsets from ``base`` on. Records before offset ``first`` are left out.
-        ``failed`` makes the error that the iterator raises instead, of what ``reached`` and ``failure`` say. A reader
-        whose records are taken has none.
+        ``failed`` makes the error that the iterator raises instead, of ``reached`` and ``failure``. A reader whose
+        records are taken has none.
 
         Raises: MalformedRecordError if the offsets are beyond those of Kafka, or the batch has no head.
         """

@@ -153,8 +153,9 @@ def status() -> ClusterStatus:
 def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[ClusterState, bool]:
     """Start the background cluster unless it is up, and return once it serves.
 
-    Returns: its state, and whether this call started it. ``deadline`` (seconds) does not include the first download of
-    the jars. Raises: OtherClusterError, ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
+    Returns: the cluster's state, and whether this call started the cluster. ``deadline`` (seconds) does not include the
+    first download of the jars. Raises: OtherClusterError, ServerStartError, JavaNotFoundError, JarResolutionError,
+    MissingExtraError.
     """
     options = options or ClusterOptions()
     present = status()
@@ -180,7 +181,7 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
                 if now.state.pid != supervisor.pid:
                     _end(supervisor)  # another supervisor came first, and ours must not become the next
                     return _suitable(now.state, options), False
-                supervisor.returncode = 0  # it outlives this process, so Popen must not wait for it
+                supervisor.returncode = 0  # the supervisor outlives this process, so Popen must not wait
                 return now.state, True
             if code is not None and not (code == _ALREADY_UP and now.health is ClusterHealth.STARTING):
                 raise ServerStartError(f"the cluster did not start:\n{tail(log_file(), _LOG_TAIL_LINES)}")

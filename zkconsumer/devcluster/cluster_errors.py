@@ -1,6 +1,6 @@
 """The errors of the embedded cluster. Pure.
 
-They are not errors of the consumer, so they are not in ``zkconsumer.errors``. Their base class is the same.
+The consumer raises none of these errors, so ``zkconsumer.errors`` does not have them. The base class is the same.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from zkconsumer.zookeeper.cluster_admin import Admin
 
 
 class StartOptions(TypedDict, total=False):
-    """What a cluster's start may be given."""
+    """The arguments of a cluster's start."""
 
     zookeeper_port: int | None
     broker_port: int | None

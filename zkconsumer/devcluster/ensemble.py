@@ -1,7 +1,7 @@
-"""An ensemble of ZooKeeper servers on the loopback interface, for tests that stop or kill one of them.
+"""An ensemble of ZooKeeper servers on the loopback interface, for tests that stop or kill a server.
 
-One thread at a time may use it; it starts no thread. Servers keep their ports and data, so a stopped or killed server
-can start again and joins the others.
+One thread at a time may use an ensemble, which starts no thread. Servers keep their ports and data, so a stopped or
+killed server can start again and joins the others.
 """
 
 from __future__ import annotations

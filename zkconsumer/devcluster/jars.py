@@ -1,7 +1,7 @@
 """The jars of the embedded cluster: fetched from Maven Central once, into the cache.
 
 Apache Ivy, which PySpark contains, resolves the Maven coordinates. So a machine needs neither Maven nor sbt. Each set
-of coordinates has a directory in the cache. It appears by a rename when it is complete, so an interrupted download
+of coordinates has a directory in the cache. A rename puts a complete directory there, so an interrupted download
 leaves no half directory. A lock file prevents two processes from resolving at once. Each use compares the jars with
 their checksums; pip checks the jars inside PySpark. Functions only, callable from any thread. They block until they are
 done or the deadline is over.
@@ -169,7 +169,7 @@ def _resolve_into(
         known = _gather(work / "maven", work / "jars", deadline)
         checksums.verify(work / "jars", known)
         _share_disk(work / "jars", cache_directory() / "ivy")
-        if target.is_dir():  # it lacks checksums: an older release made it, or it was changed
+        if target.is_dir():  # an older release made the directory without checksums, or someone changed it
             target.rename(work / "replaced")
         (work / "jars").rename(target)
         size = sum(jar.stat().st_size for jar in target.glob("*.jar"))

@@ -55,7 +55,7 @@ def kafka_coordinates(version: str) -> list[str]:
 
 def kafka_jars(version: str = DEFAULT_KAFKA, progress: Progress | None = None) -> list[Path]:
     """Return the class path of a broker, which up to 1.1 contains the Scala consumer. Fetched once."""
-    # Releases before 3.2 depend on log4j 1. reload4j is its maintained copy, and only one of them may be present.
+    # Releases before 3.2 depend on log4j 1. reload4j is its maintained copy, and only one may be present.
     exclude = ("log4j:log4j", "org.slf4j:slf4j-log4j12") if _release(version) < (3, 2) else ()
     return resolve(*kafka_coordinates(version), exclude=exclude, progress=progress)
 

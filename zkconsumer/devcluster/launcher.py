@@ -1,4 +1,4 @@
-"""The launcher of one server process: it runs the server, and ends it when the owner exits, crashes or is killed.
+"""The launcher of one server process: runs the server, and ends it when the owner exits, crashes or is killed.
 
 It starts one child, reports its process id and passes signals on. It kills the child's process group once the owner's
 end of standard input closes. The kernel closes that pipe when the owner exits, crashes or is killed with SIGKILL, so no
@@ -59,7 +59,7 @@ def _say(line: str) -> None:
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    if child.returncode is None:  # not reaped yet, so no other process can have this id
+    if child.returncode is None:  # not reaped yet, so no other process has the child's id
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:

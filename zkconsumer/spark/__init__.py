@@ -6,7 +6,7 @@
         .option("subscribe", "flights").load()
 
 Spark finds the data source by itself where the package is installed as a wheel; ``register(spark)`` does it anywhere.
-This module imports neither pyspark nor pyarrow, so that what is missing is said in our own words.
+This module imports neither pyspark nor pyarrow, so that an error of ours names a missing package.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _lead_streams_to_spark_files(context: SparkContext) -> None:
     Spark 4.3 lets the process of a streaming source search the files of ``--py-files`` in a folder
     ``streaming_job``, which nothing fills. Without this, a query fails with "No module named 'zkconsumer'".
     """
-    # A program that imported this package before it had a session has it from the original file, not from Spark's copy.
+    # A program that imported this package before it made a session uses the original file, not Spark's copy.
     copy = Path(importlib.import_module("pyspark").SparkFiles.get(Path(__file__).parents[2].name))
     if copy.is_file():
         known = [path for path in context.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -76,7 +76,7 @@ def snapshot(options: Mapping[str, object]) -> Snapshot:
 
 
 def source_reports(progress: Mapping[str, Any] | None) -> list[SourceReport]:
-    """Return what a query's progress says of this source: the ranges of a batch, and how far it is behind::
+    """Return this source's part of a query's progress: the ranges of a batch, and the offsets not yet read::
 
         for report in zkconsumer.spark.source_reports(query.lastProgress):
             print(report)  # batch 7 read 300 offsets: events-0 [0, 200), events-1 [0, 100); 12 more are there

@@ -1,10 +1,10 @@
 """Keeps the options of ``CREATE TABLE t USING zkconsumer OPTIONS (...)`` for the queries of the table.
 
 Pure; any thread. Spark gives a Python data source the options of a table only when the table is created, to ask it for
-the columns. Each option comes twice then: ``subscribe``, its copy ``option.subscribe``, and all other properties of the
-table beside them. :func:`without_copies` leaves out both. A query of the table gets the stored columns and none of the
-options. So the options are stored in the columns: as metadata of the first one. Secrets are not, because metadata goes
-on into everything that is written from the table.
+the columns. Each option comes twice then: as ``subscribe`` and as the copy ``option.subscribe``. All other properties
+of the table come, too. :func:`without_copies` leaves out copies and properties. A query of the table gets the stored
+columns and none of the options. So the options are stored in the metadata of the first column. Secrets are not, because
+metadata goes on into everything that is written from the table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stored_options(schema: StructType) -> Mapping[str, str]:
 
 
 def overridden(stored: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options of a query: those of its table, and those given ``WITH`` the query, which come first."""
+    """Return the options of a query: the table's options, overridden by options given ``WITH`` the query."""
     own = {name.lower() for name in given}
     return {**{name: value for name, value in stored.items() if name not in own}, **given}
 

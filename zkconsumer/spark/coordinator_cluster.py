@@ -117,7 +117,7 @@ class CoordinatorQueryCluster(QueryCluster):
         return self.ask(lambda _, within: self._client.brokers(within))
 
     def _ask_brokers(self, question: Callable[[BrokerChannel, Deadline], T]) -> T:
-        """Ask one broker after the other, and again, until one has answered."""
+        """Ask the brokers in turn, again and again, until a broker has answered."""
         return self._again(partial(self._ask_each, question))
 
     def _ask_each(self, question: Callable[[BrokerChannel, Deadline], T], deadline: Deadline) -> T:

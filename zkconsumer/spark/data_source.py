@@ -39,8 +39,8 @@ class ZkConsumerDataSource(DataSource):
         super().__init__(options)
         self._frame = uuid4().hex  # the same in all copies, and so in all queries of one DataFrame
         self._given, self._creates_table = without_copies(options)
-        # A query of a table has the options in its columns, and here only those that it adds. A write names nothing to
-        # read. All others are parsed here, so that a wrong option fails in load().
+        # A query of a table has the table's options in the columns, and only its own options here. A write names
+        # nothing to read. Options of all other queries are parsed here, so that a wrong option fails in load().
         names = {name.lower() for name in self._given}
         self._parsed = _parsed(self._given) if _WHERE & names and _WHAT & names else None
 
@@ -106,7 +106,7 @@ class ZkConsumerDataSource(DataSource):
         return parsed
 
     def _options_of(self, schema: StructType) -> ReadOptions | TableOptions:
-        """Return the options: of this source, or those that a table has in its columns."""
+        """Return the options of this source, or the options in the columns of a table."""
         stored = stored_options(schema)
         if stored:
             return _parsed(overridden(stored, self._given))

@@ -1,6 +1,6 @@
 """Options of Spark's Kafka source and properties of Kafka's Java client that this source refuses. Pure.
 
-A job that comes from Spark's Kafka source meets all of its refused options in one error, each with what takes its place
+A job that comes from Spark's Kafka source gets one error for all refused options, with the replacement of each option
 here. The table of the page ``docs/spark-from-kafka.md`` is made of these rows.
 
 Source: Spark's "Structured Streaming + Kafka Integration Guide", and Kafka's ``ConsumerConfig`` of 4.0.
@@ -20,7 +20,7 @@ READ_ONLY: Final = (
 
 
 class Row(NamedTuple):
-    """Names that one text answers."""
+    """Option names that have one replacement in common."""
 
     names: tuple[str, ...]
     instead: str

@@ -1,4 +1,4 @@
-"""How a streaming query stands to its group: which partitions it may read, and where it writes how far it came.
+"""The relation of a streaming query to its group: the partitions to read, and the place of the committed offsets.
 
 :class:`LiveMembership` (``membership=member``, the default) is a live member beside Scala members, ours and other
 queries. :class:`Bystander` (``membership=none``) reads every partition and owns none. It writes offsets without a
@@ -63,9 +63,9 @@ class QueryMembership(Protocol):
         """Return the existing partitions that the next batch may read; ``patient`` waits for the whole share."""
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the group's offsets of claimed partitions, if they have one and it counts.
+        """Return the group's offsets of claimed partitions, as far as such offsets exist and count.
 
-        It does not count for a partition that the query has read all along.
+        The group's offset does not count for a partition that the query has read all along.
         """
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
@@ -278,7 +278,7 @@ class LiveMembership:
         if member.delivery.refusal is not None:
             raise member.delivery.refusal
         if patient or not self._all_started():
-            member.retention.end(member.retention.batch)  # Spark plans the next one: others may have its partitions
+            member.retention.end(member.retention.batch)  # the batch has ended: others may have its partitions
         if patient and not self._tired and not self._await(lambda: member.settled, SETTLE_WITHIN):
             self._tired = True
             log.warning("going on without all of our share of the group: %s", member.group.state)
@@ -359,8 +359,9 @@ class LiveMembership:
             self._running = (retention.batch, progress) if progress else None
 
     def repeat(self, progress: Progress) -> None:
-        """Claim the partitions of a batch that Spark repeats from its checkpoint, if they are free: it reads them
-        anyway.
+        """Claim the free partitions of a batch that Spark repeats from its checkpoint.
+
+        The batch reads the other partitions without a claim.
         """
         member = self.member
         partitions = {tp for tp, span in progress.items() if span.end > span.start}
@@ -423,7 +424,7 @@ class LiveMembership:
 
 
 def registration(selection: Selection) -> Registration:
-    """Return the registration of a query: its topics, or its expression, with one stream."""
+    """Return the registration of a query: topics or an expression, with one stream."""
     if selection.allowed is not None:
         return Registration(selection.allowed.pattern, {selection.allowed.regex: 1})
     return Registration(STATIC, dict.fromkeys(selection.topics, 1))

@@ -27,7 +27,7 @@ PACKED_OFFSETS: Final = 16_384
 
 
 class Span(NamedTuple):
-    """The offsets [start, end) of one partition in one batch; empty for a partition that only keeps its place."""
+    """The offsets [start, end) of a partition in a batch; empty for a partition that only keeps its place."""
 
     start: int
     end: int
@@ -48,8 +48,9 @@ class LogSpan(NamedTuple):
 class OffsetChoice:
     """Where to start or end.
 
-    ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970 or with the ``times`` of
-    partitions, or "given" with the offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
+    ``word`` is "earliest", "latest", "group", "timestamp" or "given". "timestamp" comes with the ``time`` in ms since
+    1970, or with the ``times`` of partitions. "given" comes with the offsets in ``given``. There -2 stands for the
+    earliest offset and -1 for the latest.
     """
 
     word: str
@@ -151,11 +152,11 @@ def stream_position(
 ) -> int:
     """Return where a stream reads a partition on.
 
-    That is the checkpoint's place, or the group's, ``committed``, if it counts and is further: others went on
+    The position is the checkpoint's, or the group's ``committed`` if it counts and is further: other members went on
     meanwhile. A partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted``
     (``at_time`` is the offset of that time). Once the query has begun, ``wanted`` counts only if it names a place in
-    this very partition, or a time. Otherwise the partition starts at its beginning: it may be new, and nothing of it
-    must be missed.
+    this very partition, or a time. Otherwise the partition starts at its beginning: a new partition must not
+    lose a message.
     """
     known = done.get(partition)
     if known is not None:
@@ -177,7 +178,7 @@ def remembered(progress: Progress, done: Progress, existing: Iterable[TopicParti
 
 
 def fair_share(sizes: Mapping[K, int], limit: int) -> dict[K, int]:
-    """Divide a limit among sizes as equally as possible, so that a partition with a large backlog starves no other one.
+    """Divide a limit among sizes as equally as possible, so that a large backlog starves no other partition.
 
     Each non-empty size gets at least 1, even if the sum is then above the limit.
     """

@@ -111,7 +111,7 @@ def _json(text: str, example: str) -> dict[str, Any]:
         found = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         found = None
-    if repeated:  # json keeps the last one only, so the others would be lost unseen
+    if repeated:  # json keeps only the last value of a name, so the values before would be lost unseen
         raise ValueError(f"its JSON names {repeated[0]!r} twice")
     if not isinstance(found, dict) or not found:
         raise ValueError(example)

@@ -348,7 +348,7 @@ def _problems(options: Mapping[str, str]) -> list[Refusal]:
 
 
 class Refusal(NamedTuple):
-    """An option, its value (None: it was not given), and the reason why it is refused."""
+    """An option, the value (None: not given), and the reason of the refusal."""
 
     name: str
     value: str | None
@@ -383,7 +383,7 @@ def quoted(name: str, value: str) -> str:
 
 
 def unknown(name: str, value: str) -> Refusal:
-    """Return the refusal of an option that does not exist, with what takes its place or was probably meant."""
+    """Return the refusal of an option that does not exist, with its replacement or the most similar option."""
     short = name.removeprefix(KAFKA)
     instead = INSTEAD.get(_SPELLED.get(name, name)) or INSTEAD.get(short)
     if instead is not None:

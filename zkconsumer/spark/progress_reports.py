@@ -24,7 +24,7 @@ class SourceReport:
     ``batch`` is Spark's number of the batch. ``ranges`` are the offsets [start, end) that it read. ``behind`` maps each
     partition of the query to the offsets that were in its log when the batch was planned, and that no batch has read
     yet. It is empty with ``readOnDriver=true``: Spark does not ask such a source for the logs' ends. ``str()`` has all
-    of it in one line.
+    of the report in one line.
     """
 
     batch: int

@@ -181,8 +181,8 @@ class QueryCluster(ABC):
     def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each leader's log, which may hold messages that consumers cannot read yet.
 
-        An end as consumers see it can go back without any loss. A new leader of Kafka before 2.2 tells an old one until
-        its followers have asked it. With ``read_committed`` an open transaction hides messages of an earlier query.
+        An end as consumers see it can go back without any loss. A new leader of Kafka before 2.2 tells an old end until
+        its followers have asked. With ``read_committed`` an open transaction hides messages of an earlier query.
         Raises BrokerError, RegistryError.
         """
         return self._list(dict.fromkeys(partitions, LATEST), written=True)
@@ -261,7 +261,7 @@ class QueryCluster(ABC):
         return troubles
 
     def _contradicted(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget these leaders: a broker's answer, or its silence, says that they may have moved."""
+        """Forget the leaders of these partitions. An answer, or a missing answer, says that leaders may have moved."""
         for tp in partitions:
             self._leaders.pop(tp, None)
 

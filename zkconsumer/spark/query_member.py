@@ -1,7 +1,7 @@
 """The member of a query: a member of the group that reads in batches, and the batch as the holder of its partitions.
 
-A connector's own machinery registers, claims, releases and commits. A batch reads its ranges by itself; it says how far
-it has finished through the positions' ``consumed``, which every commit and every release writes, fenced.
+A connector's own machinery registers, claims, releases and commits. A batch reads its ranges by itself, and marks
+finished offsets in the positions' ``consumed``. Every commit and every release writes ``consumed``, fenced.
 
 In a group that ZooKeeper coordinates the member's strategy keeps the partitions of a running batch. In a group that the
 brokers coordinate these partitions count as held by a reader, so giving them up waits for the end of the batch, while
@@ -11,8 +11,8 @@ partition before the member joins again, this holds up the whole group. With ``c
 that move wait.
 
 Threads: the group thread calls a :class:`BatchDelivery`; only ``started`` is the query's main thread's. No batch begins
-to read a partition that leaves: the main thread keeps it *before* it looks whether the position is revoked, and the
-group thread revokes *before* it looks at what is kept.
+to read a partition that leaves. The main thread keeps the partition *before* it looks whether the position is revoked.
+The group thread revokes *before* it looks at the kept partitions.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class QueryMember:
 
     @property
     def settled(self) -> bool:
-        """Whether the member owns all of its share and may read it, as far as it knows.
+        """Whether the member, as far as it knows, owns and may read its whole share.
 
         With an incremental strategy, partitions that others give up for us come with the next generation, which a
         heartbeat tells of. Until there was time for that, more partitions may be on their way. A member without any

@@ -112,8 +112,8 @@ class RangeReader:
     ) -> Iterator[tuple[PartitionResponse, int]]:
         """Yield the fetched sets of a range, each with the offset that was asked for, until its end is reached.
 
-        Arguments: ``following`` are the ranges that are read next. Their first fetches are sent together with this
-        one's, so that many small ranges do not wait for an answer each.
+        Arguments: ``following`` are the ranges that are read next. Their first fetches are sent together with the
+        fetch of this range, so that many small ranges do not wait for an answer each.
         Raises BrokerError if the range cannot be read in time, OffsetOutOfRangeError if it is gone.
         """
         where = TopicPartition(range_.topic, range_.partition)
@@ -248,7 +248,7 @@ class RangeReader:
             with self._open_cluster() as cluster:
                 gone = where in cluster.gone([where])
         except (BrokerError, RegistryError):
-            return False  # what kept it from being read is to be told, not this
+            return False  # the error of the read is to be told, not this error
         if gone and self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{where}: its topic was deleted, and offset {range_.start} with it; {ADVICE}")
         if gone:
@@ -298,7 +298,7 @@ class _OutOfRange(Exception):
 
 
 class RangePartition(InputPartition):
-    """The part of one task: ranges to read one after the other, and their leaders as the planner saw them."""
+    """The part of a task: ranges to read in turn, and their leaders as the planner saw them."""
 
     def __init__(self, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint]) -> None:
         super().__init__(None)
@@ -371,7 +371,7 @@ def read(
 
 
 def _record_batches(pa: Any, builder: ColumnBuilder, schema: Any) -> Iterator[Any]:
-    """Yield what was added as one Arrow batch; nothing if no row of it is wanted, as ``builder.rows`` cannot tell."""
+    """Yield the added rows as one Arrow batch; nothing if no row is wanted, which ``builder.rows`` cannot tell."""
     arrays = builder.take()
     if not len(arrays[0]):
         return

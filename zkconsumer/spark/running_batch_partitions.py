@@ -1,9 +1,8 @@
 """The retention of partitions that the running batch of a query reads, although the group would have them.
 
-A running batch can be neither stopped nor shrunk. So while it reads a partition, the query's member plans as if the
-partition were still its own. It gives the partition up when the batch has ended, or ``releaseAfter`` seconds after the
-batch was planned. Nothing blocks for that: the group thread goes on serving everything else, and the next owner watches
-the owner node.
+A running batch can be neither stopped nor shrunk. So the query's member plans as if it still owned the partitions
+of the batch. It gives a partition up when the batch has ended, or ``releaseAfter`` seconds after the batch was planned.
+Nothing blocks for that: the group thread goes on serving everything else, and the next owner watches the owner node.
 
 Threads: the query's main thread keeps and lets go, the group thread asks what to keep, and the attendant watches the
 time. One lock guards the few sets; no work is done under it.
@@ -99,7 +98,7 @@ class BatchRetention:
         return left if left > 0 else NEVER
 
     def _free(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Give these to the group with its next round; until then no batch begins to read them."""
+        """Give partitions to the group with the next round; until then no batch begins to read them."""
         self._wanted -= partitions
         self._leaving |= partitions
         return partitions

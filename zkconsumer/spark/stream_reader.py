@@ -5,7 +5,7 @@ one, only to pickle it for the workers, which call ``read``. So the constructor 
 neither pickled nor needed for reading.
 
 Two queries of one streaming DataFrame are refused. Both would be members of the same group, or beside it. So each
-message would go to one of them, where with Spark's own sources every query gets every message. Spark makes one data
+message would go to one query only. With Spark's own sources every query gets every message. Spark makes one data
 source for each ``load()``. All queries of that DataFrame get copies of it, each query in its own process on the
 driver's host. Each process locks a file that is named after the data source. The system unlocks the file when the
 process ends, also when it is killed. A DataFrame that is loaded twice has two locks: its queries share a group.
@@ -153,7 +153,7 @@ _LONGEST: Final = 32
 
 
 class FrameLock:
-    """The lock of one DataFrame. One thread uses it, the main one of a query's process; it travels unlocked.
+    """The lock of a DataFrame. Only the main thread of a query's process uses it. A pickled lock is unlocked.
 
     Arguments: ``frame`` names the DataFrame; ``since`` is the time (s since 1970) at which this query began.
     """
@@ -171,7 +171,7 @@ class FrameLock:
     def acquire(self, deadline: Deadline) -> bool:
         """Return whether this query may read the DataFrame.
 
-        A query that began to leave before this one began is waited for until the deadline. One that is there longer
+        A query that began to leave before this query began is waited for until the deadline. A query that stays longer
         has read messages that this query would miss, also if it ends meanwhile. Where no file can be made there is no
         lock, which is logged.
         """

@@ -1,4 +1,4 @@
-"""One run of a streaming query, in its driver process: plans batches and settles finished ones.
+"""One run of a streaming query, in its driver process: plans batches and settles finished batches.
 
 Spark starts one process a query and calls everything on its main thread; the run lives from the first call to
 ``close``. The end offset of a batch holds all that the batch reads (see ``offset_ranges.Progress``). So a replayed
@@ -69,8 +69,8 @@ class ReplacedLogs:
     """Partitions whose log is not the one that the query has read: the topic was made anew, or the log was cut.
 
     Such a log ends before the offset at which the query would go on, or the topic's node in ZooKeeper is another one.
-    No offset of it says how far the query has read it, so the query reads it from its beginning, once. A partition
-    leaves this table when the batch from its beginning has ended. Pure.
+    No offset tells the query's progress in the new log, so the query reads the log from its beginning, once. A
+    partition leaves this table when the batch from its beginning has ended. Pure.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class QueryRun:
         progress = decode_progress(end)
         ranges = ranges_of(progress)
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
-        if not self._planned:  # by the run before this one, which did not finish it
+        if not self._planned:  # the run before planned this batch, and did not finish it
             self._planned = True
             self._membership.repeat(progress)
         leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned

@@ -1,4 +1,4 @@
-"""Reads a table about groups: one task reads one group after the other, and hands its rows on as Arrow batches."""
+"""Reads a table about groups: one task reads all groups in turn, and hands the rows on as Arrow batches."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def table_rows(table: GroupTable, snapshot: GroupSnapshot) -> list[Row]:
 
 
 def _fitting(kind: str, value: Any) -> Any:
-    """Return a value that a column of this type can hold; null if it is beyond it."""
+    """Return the value, or null if a column of this type cannot hold it."""
     if value is None:
         return None
     if kind == STRING:

@@ -101,7 +101,7 @@ class ZooKeeperQueryCluster(QueryCluster):
         return self.ask(lambda _, deadline: nodes.look(wanted, deadline))
 
     def _contradicted(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget these leaders, and what ZooKeeper told of them and of all brokers."""
+        """Forget the leaders of these partitions, and the cached nodes of these partitions and of all brokers."""
         if self.nodes is not None:
             brokers = {paths.broker(endpoint.broker_id) for endpoint in self._leaders.values()}
             self.nodes.cache.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])

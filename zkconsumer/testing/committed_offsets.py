@@ -3,8 +3,8 @@
 ``CommittedOffsets`` is pure; the group's lock guards it. Times are in seconds on the coordinator's clock. In Kafka 1.1
 each offset expires by its own age. Since 2.1 (KIP-211) the group decides, see ``end_of``. Differs on purpose: an offset
 expires when its time is over, and not at the broker's next search for old offsets.
-``OffsetsTopic`` is a list in memory from which another coordinator can load a group. Any thread may call it; one lock
-guards it. Its values are this package's objects, not the bytes of Kafka's internal topic.
+``OffsetsTopic`` is a list in memory from which another coordinator can load a group. Any thread may call the topic; a
+lock guards the list. The values are this package's objects, not the bytes of Kafka's internal topic.
 """
 
 from __future__ import annotations

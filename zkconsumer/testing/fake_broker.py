@@ -1,6 +1,6 @@
 """A broker that serves Kafka's protocol on a loopback socket, with everything in memory.
 
-Each connection has one thread, which handles one request after the other as a real broker does.
+Each connection has a thread, which handles requests in turn, as in a real broker.
 """
 
 from __future__ import annotations

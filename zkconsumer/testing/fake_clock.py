@@ -1,7 +1,7 @@
 """The clocks of the fakes: the system's time, or a clock that only a test moves.
 
 Any thread may call everything here. Timeouts that become due run on the thread that calls ``advance``. They are done
-when it returns, so a test need not wait.
+when ``advance`` returns, so a test need not wait.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ class FakeCluster(Faults):
     # ---- faults ----
 
     def drop_connections(self, *, client_id: str | None = None, broker: int | None = None) -> int:
-        """Close all connections, or those of one client or to one broker. Return their number."""
+        """Close all connections, or only a client's or a broker's. Return the number of closed connections."""
         chosen = self.brokers.values() if broker is None else [self.brokers[broker]]
         return sum(one.drop_connections(client_id) for one in chosen)
 

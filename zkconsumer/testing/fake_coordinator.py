@@ -169,7 +169,7 @@ class GroupCoordinator:
             return {place: kept.offsets.get(place) for place in (kept.offsets.places() if places is None else places)}
 
     def delete(self, group_id: str) -> int:
-        """Handle a DeleteGroups of one group: delete it with its offsets. Return the error code."""
+        """Handle a DeleteGroups of one group: delete the group with its offsets. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.GROUP_NOT_FOUND

@@ -315,7 +315,7 @@ class FakeGroup(GroupRebalance):
             answer = self._joined(member)
             if request.skips_assignment:
                 answer = answer._replace(skip_assignment=self.leader == member.member_id)
-            else:  # it must not believe that it leads, because the group would not use its assignment
+            else:  # the member must not believe that it leads, because the group would not use its assignment
                 answer = answer._replace(leader=leader_before or "", members=())
             self._answer_join(member, answer)
         elif self.state is not CoordinatorGroupState.PREPARING:

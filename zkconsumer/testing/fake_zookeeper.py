@@ -319,7 +319,7 @@ class FakeSession(Session):
                 server.permit(kind, path)
                 change()
             except RefusedOperation as e:
-                # only an existing node keeps a create from its work; any other refusal of it is an error
+                # only an existing node keeps a create from its work; any other refusal of a create is an error
                 if e.failure is NodeFailure.NO_AUTH or (kind == "create" and e.failure is not NodeFailure.NODE_EXISTS):
                     raise _raised(path, e) from e
                 return False

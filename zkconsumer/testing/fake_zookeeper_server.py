@@ -104,7 +104,7 @@ class FakeZooKeeperServer(LoopbackServer["_ZooKeeperConnection"]):
         return self._cut()
 
     def expire(self, session_id: int | None = None) -> int:
-        """End one session, or all, and delete its ephemeral nodes. Its client learns it at its next connection.
+        """End one session, or all, and delete its ephemeral nodes. The client learns of the end at its next connection.
 
         Return the number of sessions that ended.
         """

@@ -135,7 +135,7 @@ class Forged:
 
 
 class Faults:
-    """The faults of one cluster, and all its requests so far. The base of ``FakeCluster``."""
+    """The faults of a cluster, and all requests so far. The base of ``FakeCluster``."""
 
     def __init__(self) -> None:
         self._faults_lock = Lock()
@@ -153,7 +153,7 @@ class Faults:
             return list(self._seen)
 
     def requests_of(self, api: str, client_id: str | None = None) -> list[Recorded]:
-        """Return the requests of one kind, such as "JoinGroup", of one client or of all."""
+        """Return the requests of a kind, such as "JoinGroup", of one client or of all clients."""
         return [r for r in self.requests if r.api == api and client_id in (None, r.client_id)]
 
     def fail(

@@ -1,4 +1,4 @@
-"""The rebalance of a fake group: its members, the joins and syncs it waits for, its timeouts, and its generations.
+"""The rebalance of a fake group: members, pending joins and syncs, timeouts, and generations.
 
 ``fake_group`` handles the requests; this is the rest. The caller holds the group's lock and gives the time. Mirrors the
 delayed operations of Kafka's coordinator. Differs on purpose: the caller asks ``due()`` for the next timeout, and

@@ -31,7 +31,7 @@ UNSUPPORTED_FORMAT = 43
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a log: its first and last offset, its greatest timestamp in ms, and its bytes."""
+    """A batch in a log: the first and the last offset, the greatest timestamp in ms, and the bytes."""
 
     first: int
     last: int

@@ -297,7 +297,7 @@ _FIELD = re.compile(
 
 
 def _struct(lines: deque[str], indent: str) -> Struct:
-    """Parse the fields with this indentation, and the deeper ones below them."""
+    """Parse the fields with this indentation, and the deeper fields below them."""
     fields = []
     while lines and lines[0].startswith(indent):
         for definition in lines.popleft().strip().split(", "):

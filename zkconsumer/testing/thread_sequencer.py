@@ -1,4 +1,4 @@
-"""A sequence of named points for threads. A test runs a race in one order, then in the other, without waiting for it.
+"""A sequence of named points for threads. A test runs a race in either order, without waiting for a race.
 
 Any thread may call everything. There is one lock, and every wait has a limit.
 """

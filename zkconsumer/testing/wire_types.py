@@ -168,7 +168,7 @@ class Array:
 
 
 class WireField(NamedTuple):
-    """A field. The versions ``since`` to ``until``, both included, carry it; the others have its default."""
+    """A field. The versions ``since`` to ``until``, both included, carry the field. Other versions have the default."""
 
     name: str
     type: WireType

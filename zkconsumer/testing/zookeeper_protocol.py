@@ -1,6 +1,6 @@
 """ZooKeeper's protocol: decodes requests, performs them on a :class:`FakeZooKeeper`, and encodes answers and events.
 
-No socket, no thread. The server calls it with one request at a time, under its lock ``_order``. Answers and events go
+No socket, no thread. The server passes one request at a time, under the server's lock ``_order``. Answers and events go
 to ``send`` in the order in which the client has to see them.
 """
 
@@ -135,7 +135,7 @@ class ConnectionRequests:
         self._stat(body, path)
 
     def _created(self, reader: WireReader) -> str:
-        """Make a node. Return its path, with its number if it is sequential."""
+        """Make a node. Return the path, with the number of a sequential node."""
         zookeeper, path, data = self._zookeeper, _path(reader), BYTES.read(reader) or b""
         _acl(reader)
         flags, parent = INT32.read(reader), path.rsplit("/", 1)[0] or "/"

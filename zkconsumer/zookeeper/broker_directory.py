@@ -1,7 +1,7 @@
 """Reads the brokers that are registered in ZooKeeper. Any thread.
 
-The original reads them for each search for a leader. Over a slow link this takes longer than all other steps from the
-claim of a partition to its first message.
+The original reads all brokers for each search for a leader. Over a slow link this read takes longer than all other
+steps from the claim of a partition to the first message.
 """
 
 from __future__ import annotations

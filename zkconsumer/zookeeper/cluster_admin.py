@@ -2,8 +2,8 @@
 
 It writes the nodes of ``kafka.admin.AdminUtils``: a topic is its replica assignment under ``/brokers/topics`` and its
 configuration under ``/config/topics``; the controller does the rest. So it creates topics on brokers of every age in
-ZooKeeper mode (0.8 to 3.9) without a client of that age. The consumer itself never uses this. One ``Admin`` has its own
-session and is used by one thread at a time. It waits by polling, since nothing here is in a hurry.
+ZooKeeper mode (0.8 to 3.9) without a client of that age. The consumer itself never uses this. An ``Admin`` has a
+session of its own. One thread at a time may use it. An ``Admin`` waits by polling, since nothing is in a hurry.
 """
 
 from __future__ import annotations

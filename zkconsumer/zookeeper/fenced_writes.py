@@ -126,7 +126,7 @@ class _Kind(Enum):
 
 
 class _Operation(NamedTuple):
-    """One operation of a transaction on the node at ``path``, with its outcome if it fails.
+    """An operation of a transaction on the node at ``path``, with the outcome of a failure.
 
     ``version`` is the data version that the node must have before; None if there must be no node.
     """
@@ -265,9 +265,9 @@ def write_adopted(
     """Write the offset nodes of partitions whose owners adopt what another process writes.
 
     The transaction checks that the owner node is one of ours, and that the member is still registered as it was read.
-    A claim by another member of ours moves the version of the offset node on. So if this version is still the one that
-    was read before the owner node, the owner is still the one that was read. A Scala member's owner node has another
-    version. Only if there is no offset node can another member of ours have come in between unseen.
+    A claim by another member of ours moves the version of the offset node on. So an unchanged version of the offset
+    node means an unchanged owner, if the offset node was read before the owner node. A Scala member's owner node has
+    another version. Only if there is no offset node can another member of ours have come in between unseen.
     """
     topics = {one.partition.topic for one in changes if one.version is None}
     if topics:  # an owner that has not committed yet may have no offset node, and no parent of one

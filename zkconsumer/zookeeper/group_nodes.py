@@ -1,8 +1,8 @@
 """Reads and deletes all nodes of one group that has no members.
 
-ZooKeeper cannot check in a transaction that a node has no children, or that it is absent. Deleting ``ids`` fails if it
-has children; and where it is absent, the transaction creates and deletes it. So a member that registers meanwhile makes
-the transaction fail, and nothing of it is done. One thread.
+ZooKeeper cannot check in a transaction that a node has no children, or that it is absent. Deleting ``ids`` fails if
+``ids`` has children. Where ``ids`` is absent, the transaction creates and deletes the node. So a
+member that registers meanwhile makes the transaction fail, and nothing of it is done. One thread.
 
 The original's ``ZkUtils.deleteConsumerGroup`` looks first and deletes recursively after it. A member that joins between
 the two loses its nodes.

@@ -99,7 +99,7 @@ class NodeCache:
         self._deleted.clear()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget these, so that the next request reads them."""
+        """Forget these nodes, so that the next request reads them."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)

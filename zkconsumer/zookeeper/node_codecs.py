@@ -79,7 +79,7 @@ class PartitionState:
 
 
 class _NotJson(Exception):
-    """The text is no JSON document: for a topic node this means "no partitions", for all others it is an error."""
+    """The text is no JSON document: "no partitions" in a topic node, an error in any other node."""
 
 
 # --- JSON as the original's parser reads it ---------------------------------------------------------------------------

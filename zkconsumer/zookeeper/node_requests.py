@@ -153,7 +153,7 @@ class Requests(ABC):
         return self.look(Look(children=[path]), deadline, watch).children[path]
 
     def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
-        """Read several lists of paths in one round trip; in a second one watch missing nodes and read ``rare`` ones."""
+        """Read several lists of paths in one round trip. A second trip watches missing and reads ``rare`` nodes."""
         client = self._connected_client()
         watcher = self._watcher(watch)
         contents = [(path, client.get_async(path, watcher)) for path in (*wanted.nodes, *wanted.existing)]
@@ -299,7 +299,7 @@ class Requests(ABC):
             return False
 
     def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
-        """Delete a node if its version still is ``version`` (-1: any); return whether this call deleted it."""
+        """Delete a node that still has ``version`` (-1: any). Return whether this call deleted the node."""
         client = self._connected_client()
         try:
             self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)

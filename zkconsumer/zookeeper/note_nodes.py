@@ -106,7 +106,7 @@ def after_recreation(known: KnownAcks, topic: Node | None) -> KnownAcks:
 def is_of_earlier_topic(node: Node | None, topic: Node | None) -> bool:
     """Return whether a node of a partition was last written before the node ``topic`` of its topic was made.
 
-    ZooKeeper numbers all changes one after the other, so no clock takes part.
+    ZooKeeper numbers all changes in turn, so no clock takes part.
     """
     if node is None or topic is None or topic is FORBIDDEN:
         return False

@@ -60,8 +60,8 @@ def owner(group: str, partition: TopicPartition) -> str:
 def broadcast_group(group: str, suffix: str) -> str:
     """The group that a broadcasting member has for itself: ``<group>@<consumer.id>``.
 
-    ``@`` is invalid in a ``group.id`` (the original refuses it too), so nobody else can join this group, and both parts
-    can be read from its name. Readers of ``/consumers`` see a group of one member that owns everything.
+    ``@`` is invalid in a ``group.id``, also for the original. So nobody else can join this group, and both parts can
+    be read from the group's name. Readers of ``/consumers`` see a group of one member that owns everything.
     """
     return element(f"{group}@{suffix}")
 
@@ -92,12 +92,12 @@ def offset(group: str, partition: TopicPartition) -> str:
 
 
 def acks(group: str) -> str:
-    """The parent of what is finished beyond the committed offsets; no node of the original."""
+    """The parent of the notes on finished messages beyond the committed offsets; no node of the original."""
     return f"{consumers_group(group)}/acks"
 
 
 def ack(group: str, partition: TopicPartition) -> str:
-    """What is finished of one partition beyond its committed offset; see ``core.finished_note``."""
+    """The note on finished messages of a partition beyond the committed offset; see ``core.finished_note``."""
     return f"{acks(group)}/{element(partition.topic)}/{partition.partition:d}"
 
 
@@ -142,7 +142,7 @@ def loan(group: str, partition: TopicPartition, consumer_id: str) -> str:
 
 
 def loan_report(group: str, partition: TopicPartition, consumer_id: str) -> str:
-    """What the borrower has finished of a loan, written by the borrower."""
+    """The borrower's report of the finished messages of a loan."""
     return f"{loan(group, partition, consumer_id)}/report"
 
 

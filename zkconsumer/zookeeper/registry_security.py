@@ -76,9 +76,9 @@ class RegistrySecurity:
 
 
 def registry_security(config: SecurityConfig) -> RegistrySecurity:
-    """Return the security of ZooKeeper by the configuration. Reads the files that it names.
+    """Return the security of ZooKeeper by the configuration. Reads the configured files.
 
-    Raises ConfigException if one of them cannot be used, MissingExtraError if SASL lacks its library.
+    Raises ConfigException if a file cannot be used, MissingExtraError if SASL lacks its library.
     """
     digest = None
     if config.zookeeper_digest_username is not None:

@@ -86,7 +86,7 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
                 super()._send_request(read_timeout, connect_timeout)
         finally:
             self._outgoing = None
-        # kazoo counts them as sent already; where this fails the connection is dropped, and they all fail with it
+        # kazoo counts these requests as sent. If the write fails, the connection is dropped, and all requests fail.
         if outgoing:
             self._write(outgoing, connect_timeout)
 

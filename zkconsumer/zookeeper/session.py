@@ -252,7 +252,7 @@ class Session(Requests):
         return self._connection is not None and self._connection.unanswered > 0
 
     def is_former(self, session_id: int) -> bool:
-        """Return whether we had this session and gave it up, so that nobody uses its nodes any more."""
+        """Return whether we had and gave up this session, so that nobody uses its nodes any more."""
         return session_id in self._former
 
     def look_for_replacement(self) -> bool:
@@ -260,7 +260,7 @@ class Session(Requests):
 
         Call it every now and then. The other client replaces ours once a server has accepted it and still not ours.
         Servers whose data was wiped or set back never again accept a client that has seen later data, and kazoo never
-        says so. If they were only away, the old client has its chance first, since its session may live on.
+        says so. If servers were only away, the old client has the first chance, since its session may live on.
         """
         if self._client is None or self.connected:
             self._drop_candidate()
@@ -317,7 +317,7 @@ class Session(Requests):
         if client is None or connection is None:
             return
         retired = Retired(client, connection)
-        self._retired.append(retired)  # to one list for good: a close of another thread waits for what is in it
+        self._retired.append(retired)  # in place: a close of another thread waits for all clients in this list
         for ended in [one for one in self._retired if not one.alive]:
             with suppress(ValueError):  # another thread was first
                 self._retired.remove(ended)

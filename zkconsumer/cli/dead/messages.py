@@ -64,7 +64,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     if usage:
         print(f"zkconsumer dead: {usage}", file=sys.stderr)
         return 2
-    arguments.parked = True  # what is named by its offset is shown, whatever waits for it
+    arguments.parked = True  # a message named by its offset is shown, also a parked one
     with open_client(arguments) as client:
         selected, _ = read_selected(pointer_nodes(client, arguments.group), arguments)
         if not selected:

@@ -61,7 +61,7 @@ def _wanted(given: str | None, value: str) -> bool:
 
 
 def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
-    """Print a table for each group, or one for all of them in CSV and JSON. Return the exit code."""
+    """Print a table for each group; in CSV and JSON, one table for all groups. Return the exit code."""
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     make = _table_maker(arguments)
     everything: list[GroupSide] = []
@@ -109,7 +109,7 @@ def _print_rows(
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
     maker = members_table if arguments.members else states_table if arguments.state is not None else offsets_table
-    # Kafka's table has no place for it; it has no other forms, which scripts could know
+    # Kafka's table has no place for the side, and Kafka has no other forms that scripts could know
     with_side = arguments.format != TABLE
     return lambda shown: maker(shown, verbose=arguments.verbose, with_side=with_side)
 

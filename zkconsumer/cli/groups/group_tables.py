@@ -66,7 +66,7 @@ class GroupSide:
 
     @cached_property
     def analysis(self) -> GroupAnalysis:
-        """What the nodes in ZooKeeper say about the group."""
+        """The analysis of the group's nodes in ZooKeeper."""
         # with the brokers' group of this name the answers may be about that one
         return GroupAnalysis(replace(self.snapshot, brokers_group=None))
 
@@ -383,7 +383,7 @@ def _coordinator(side: GroupSide) -> tuple[str, str, int | None]:
 
 
 def list_table(shown: Sequence[GroupSide], *, with_type: bool, with_state: bool) -> Table:
-    """Return the row of each group, by name, with its type and its state if these are asked for."""
+    """Return the row of each group, by name, with type and state if asked for."""
     width = max([15, *(len(side.group) for side in shown)]) + 10
     columns = [
         Column("GROUP", width),

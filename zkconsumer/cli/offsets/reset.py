@@ -141,7 +141,7 @@ def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicParti
 
 
 def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, arguments: argparse.Namespace) -> None:
-    """Write one group's offsets: first those in ZooKeeper, which count if it is interrupted then."""
+    """Write a group's offsets: first the offsets in ZooKeeper, which count after an interrupt in between."""
     if not plan.resets:
         return
     by_partition = {one.partition: one for one in plan.resets}

@@ -216,7 +216,7 @@ def _wrong_files(arguments: argparse.Namespace, scenario: Scenario) -> str:
 def existing_undo_file(name: str | None) -> str:
     """Return the error if an undo file of that name exists, which must not be overwritten.
 
-    It is looked at before the first write. Otherwise one store would be written, and the other one would fail.
+    This check comes before the first write. Otherwise one store would be written, and the other store would fail.
     """
     for file in (name, f"{name}{KAFKAS_FILE}") if name is not None else ():
         if Path(file).exists():

@@ -63,7 +63,7 @@ class WriteReport:
     runs: list[OffsetRun] = field(default_factory=list)
 
     def perform(self, group: OperatedGroup, change: StoreChange, undo_file: Path | None) -> OffsetRun:
-        """Make the changes of one store, and tell what became of them. Raises as :class:`OffsetRun` before a write."""
+        """Make the changes of a store, and tell the results. Raises as :class:`OffsetRun` before a write."""
         offsets = group.offsets(change.store)
         cluster = group.client.zookeeper
         run = OffsetRun(group.group, cluster, offsets, self.timeout, self.stop, computed=change.computed)
