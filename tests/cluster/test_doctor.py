@@ -289,7 +289,7 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
     scala.kill()
 
     def not_live() -> list[Finding]:
-        """Ask the server anew. Return the findings, if the connection has ended."""
+        """Ask the server anew. A finding is no error any more once the server has noticed the end of the connection."""
         with doctor_at(cluster.zookeeper_connect) as again:
             return [one for one in again.check("orphan-owner", group) if one.level is not Level.ERROR]
 
