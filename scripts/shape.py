@@ -43,7 +43,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(slots=True)
 class Module:
-    """One file: its path below the root, its dotted name, and its tree."""
+    """A file: the path below the root, the dotted name, and the tree."""
 
     path: Path
     name: str
@@ -53,7 +53,7 @@ class Module:
 
 @dataclass(slots=True)
 class Class:
-    """One class: where it stands, the attributes of its instances, and its methods by name."""
+    """A class: the place, the attributes of its instances, and the methods by name."""
 
     module: Module
     node: ast.ClassDef

@@ -3,7 +3,7 @@
 Each process of a group appends one line for each begin and end of a handler to a file of its own, with one system call.
 So a killed process loses no line. Times are ``time.monotonic_ns()``, whose clock all processes of a machine share.
 
-A killed process does not write the end of what it had in hand, and no process writes the end of its session. The
+A killed process does not write the end of its handlers, and no process writes the end of its session. The
 :mod:`tests.balance_witness` sees both, and writes them into the same directory. Everything here is pure, except for
 :class:`Recorder` and :func:`read_records`.
 """
@@ -114,7 +114,7 @@ class Ended(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What the store told of a partition from ``at`` on; None: nothing that counts. ``parked`` have pointers."""
+    """The store's note on a partition from ``at`` on, or None without a note. ``parked`` have pointers."""
 
     at: int
     note: FinishedNote | None
@@ -211,8 +211,9 @@ def again_although_noted(
 ) -> list[str]:
     """Return the handlers that began although the message was finished and the store told so.
 
-    So each other repetition was in hand, or was not noted yet, when it was begun again. The offset passes a parked
-    message that nobody has finished. It is noted as finished once its pointer is gone.
+    Every other repetition is allowed: the message was in hand, or was not noted yet, when its handler began again. The
+    offset passes a parked message that nobody has finished. A parked message is noted as finished once its pointer is
+    gone.
 
     Arguments: ``order`` as given to ``run``; ``anew`` maps a partition to a time from which its messages may be
     repeated, because somebody else wrote its offset.
@@ -248,7 +249,7 @@ class Overlaps(NamedTuple):
 
 
 def _lane_of(one: Handling) -> object:
-    """Return what one handler alone may hold: a key, or a message without one."""
+    """Return the key, or the place of a message without a key, that only one handler at a time may hold."""
     return (one.place.topic, one.place.partition, one.key) if one.key is not None else one.place
 
 
@@ -267,7 +268,7 @@ def overlaps(records: Records) -> Overlaps:
 
 
 def _side_by_side(records: Records, lane: Iterable[Handling]) -> Iterator[tuple[Handling, Handling]]:
-    """Yield the pairs that overlap. What a process had in hand at its death ends there."""
+    """Yield the pairs that overlap. The handlers of a dead process end at its death."""
     still: list[tuple[int, Handling]] = []
     for one in lane:
         still = [(end, other) for end, other in still if end > one.begin]

@@ -25,7 +25,7 @@ _PAUSE_S = 0.03
 
 
 class Witness:
-    """A context manager with a thread and a ZooKeeper client of its own, which both end with it.
+    """A context manager with a thread and a ZooKeeper client of its own, until its exit.
 
     Arguments: ``directory`` of the run; ``connect`` to ZooKeeper; ``topics`` maps names to numbers of partitions.
     """

@@ -53,6 +53,6 @@ def running(
 
 
 def at_work(connector: ZookeeperConsumerConnector, tp: TopicPartition = T0) -> PartitionBalance:
-    """What the run does with a partition; base -1 while it is not read."""
+    """Return the run's work on a partition, with base -1 while the partition is not read."""
     found = [one for one in (connector.balance.partitions if connector.balance else ()) if one.partition == tp]
     return found[0] if found else PartitionBalance(tp, -1)

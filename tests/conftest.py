@@ -1,4 +1,4 @@
-"""What holds for every test; each folder adds its own fixtures."""
+"""Fixtures and rules for every test. Each folder adds its own fixtures."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are named by their argument, not by what they hold: gzip writes the time into what it compresses, and the
-    processes that share the tests would name one test differently.
+    """Name bytes by their argument, not by their content. gzip writes the time into its output, so the processes that
+    share the tests would name one test differently.
     """
     return argname if isinstance(val, bytes) else None
 
 
 def _ours(thread: Thread) -> bool:
-    """Whether it belongs to a member or a ZooKeeper client; what tests share may start threads as it likes."""
+    """Return whether the thread belongs to a member or a ZooKeeper client. Threads of shared servers may stay."""
     if thread.name.startswith("zkconsumer-resolve-"):  # the system looks a name up, for as long as it likes
         return False
     module = getattr(getattr(thread, "_target", None), "__module__", None) or ""
@@ -96,7 +96,7 @@ def _ours(thread: Thread) -> bool:
 
 @pytest.fixture(autouse=True)
 def _every_thread_ends() -> Iterator[None]:
-    """What a test starts ends with it: a member or a client that is left would disturb the tests after it."""
+    """Fail if a test leaves a thread of a member or a client, which would disturb the tests after it."""
     before = set(living())
     yield
 

@@ -53,7 +53,7 @@ def start_order(path: Path) -> int:
 
 
 def unit_of(file: str) -> str:
-    """Return the first file of those that go to one worker together with this one."""
+    """Return the first of the files that run on one worker together with ``file``."""
     return next((line[0] for line in TOGETHER if file in line), file)
 
 

@@ -44,7 +44,7 @@ def group_snapshot(
 ) -> GroupSnapshot:
     """A ZooKeeper group ``g``.
 
-    ``members`` maps a consumer id to its topics with their numbers of streams, and ``extra`` to what it advertises.
+    ``members`` maps a consumer id to the number of streams for each topic, and ``extra`` to the advertised fields.
     Partitions are written as in ``"t:0"``; ``logs`` has (start, end) and thereby says which topics exist.
     The n-th member has session n + 1, and its nodes end with it.
     """

@@ -163,7 +163,7 @@ class Service:
         return self._url
 
     def becomes(self, healthz: int, readyz: int, text: str = "", seconds: float = 30) -> None:
-        """Wait until the probes of the manifest answer so, with this text in both."""
+        """Wait until the manifest's probes answer with these statuses, and both answers have the text."""
         probes = container()
         live, ready = (probes[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe"))
 

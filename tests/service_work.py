@@ -13,7 +13,7 @@ _pause = Event()
 
 
 def work(message: Any) -> None:
-    """Handle a message. One write for each line, so that no other process's line cuts it."""
+    """Handle a message. Each line is one write, because a line of another process could cut it."""
     _say("begun", message)
     if message.offset == _FAILS_AT:
         raise RuntimeError("the work of this message fails")

@@ -11,8 +11,8 @@ _TRIES = 10
 
 
 def end_session(connect: str, identity: tuple[int, bytes], timeout: float = 10.0) -> None:
-    """Take a session over and close it, until there is none to be taken: its client takes it back where this one is
-    slow, also right before it is closed, which then does nothing.
+    """Take a session over and close it, until the session is gone. The client takes the session back from a slow twin,
+    also right before the twin's close, which then does nothing.
 
     Arguments: ``identity`` is the session's id and password, ``timeout`` its own in seconds.
     """
@@ -21,7 +21,7 @@ def end_session(connect: str, identity: tuple[int, bytes], timeout: float = 10.0
         try:
             twin.start(timeout=scaled(10))
             if twin.client_id is not None and twin.client_id[0] != identity[0]:
-                return  # one of its own: the other is over
+                return  # the twin got a new session: the old session is over
         except KazooTimeoutError:
             if tried == _TRIES - 1:
                 raise

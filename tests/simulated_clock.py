@@ -79,7 +79,7 @@ class Simulation:
         self._running: Task | None = None
 
     def monotonic(self) -> float:
-        """The clock, as ``time.monotonic``; within a task it includes what the task has computed since its wait."""
+        """Return the time, as ``time.monotonic``. A task also sees its own CPU time since its last wait."""
         task = self._running
         if task is None or not self._counts_cpu:
             return self.now

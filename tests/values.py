@@ -1,4 +1,4 @@
-"""Values that tests look at."""
+"""Help with optional values in tests."""
 
 from __future__ import annotations
 

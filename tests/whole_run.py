@@ -4,9 +4,9 @@ Many tests depend on the system's clock, so a busy machine makes a right test fa
 each failed test once, in a session that has no other test. A test that passes then has *failed once*. It is listed, and
 both outputs are kept in ``artifacts/tests``.
 
-The run fails if a test fails again, or if more than ``MOST_ONCE`` tests failed once. The run also fails for any fault
-that is not a failed test: an error in a collection, an interrupt, a test that pytest-timeout stopped, a worker of xdist
-that died without a test, an internal error. Nothing is repeated after such a fault.
+The run fails if a test fails again, or if more than ``MOST_ONCE`` tests failed once. The run also fails for any other
+fault: an error in a collection, an interrupt, a test that pytest-timeout stopped, a worker of xdist that died without a
+test, an internal error. Nothing is repeated after such a fault.
 
 This module is also the plugin of pytest (``-p tests.whole_run --results FILE``) by which a session tells its results.
 """

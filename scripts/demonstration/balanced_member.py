@@ -1,8 +1,8 @@
 """A member of the demo of message balance: the process that handles flights, and the object that starts and ends it.
 
 ``python -m scripts.demonstration.balanced_member '<task as JSON>'`` is the process. It calls ``connector.run`` as an
-application does. For each attempt at a message it appends 40 bytes to its file at once, so that its work is known even
-after SIGKILL.
+application does. At each attempt at a message the process appends 40 bytes to its file at once, so that the attempt is
+known even after SIGKILL.
 
 ``BalancedMember`` is used by the main thread. A member process also ends when the demo does, even by SIGKILL.
 """

@@ -39,7 +39,7 @@ _HELD_BACK = 0.1  # share of the flights that waits for the last step; otherwise
 
 
 class Flight(NamedTuple):
-    """One flight: its carrier's code (the key), its row as JSON (the value), its departure delay in minutes."""
+    """A flight: the carrier's code (the key), the row as JSON (the value), and the departure delay in minutes."""
 
     carrier: str
     json: bytes
@@ -141,7 +141,7 @@ class FlightProducer:
         self._thread.start()
 
     def let_finish(self) -> None:
-        """Let the producer write the last flights. It keeps them back until this call."""
+        """Let the producer write the last flights, which it keeps back until this call."""
         self._may_finish.set()
 
     @property

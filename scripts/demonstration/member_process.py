@@ -1,8 +1,8 @@
 """A member of the demo: the process that consumes, and the object that starts, reads and ends it.
 
 ``python -m scripts.demonstration.member_process '<task as JSON>'`` is the process. It uses the connector as an
-application does: a thread for each stream, and ``shutdown`` on SIGTERM. For each message it writes 16 bytes to standard
-output at once, so that its work is known even after SIGKILL.
+application does: a thread for each stream, and ``shutdown`` on SIGTERM. For each message the process writes 16 bytes to
+standard output at once, so that the message is known even after SIGKILL.
 
 ``MemberProcess`` is used by the main thread. Its thread ``demo-reports-<name>`` adds the reports to the account and
 ends with the process. A member process also ends when the demo does, even by SIGKILL.

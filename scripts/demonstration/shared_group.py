@@ -47,7 +47,7 @@ class SharedGroupResult(NamedTuple):
 
 
 def options(total: int) -> dict[str, str]:
-    """Return the stream's options. Its batches are small, so that the group can change between them."""
+    """Return the stream's options. Batches are small, because the group can change only between batches."""
     return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max(50, total // _BATCHES))}
 
 

@@ -1,8 +1,8 @@
 """The Spark query of the demo: the process that runs Spark, and the object that starts it and checks its results.
 
 ``python -m scripts.demonstration.spark_process '<task as JSON>'`` is the process. Spark runs in its own process because
-it and its JVM write to the terminal. The process writes its results to files: first those of a DataFrame, then those of
-each batch of a stream, until the file ``end`` exists.
+Spark and the JVM write to the terminal. The process writes its results to files: first those of a DataFrame, then those
+of each batch of a stream, until the file ``end`` exists.
 
 The main thread uses ``SparkProcess``.
 """

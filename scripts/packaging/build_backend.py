@@ -102,7 +102,7 @@ def _compiled_wheel(target: Path) -> str:
             c_files = folder / "c"
             _translate(c_files)
         out = folder / "out"
-        # A folder of its own: what an earlier build left in the project's build folder would get into this wheel.
+        # Not the project's build folder, because leftovers of an earlier build would get into this wheel.
         command = ["build", "--build-base", str(folder / "build"), "bdist_wheel", "--dist-dir", str(out)]
         try:
             run_setuptools(command, extensions(c_files))
@@ -135,8 +135,8 @@ def build_editable(
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
-    """Build a source distribution that carries the C files and this folder, so that a compiler is all it needs."""
-    if carried() is not None:  # this tree is a source distribution itself, and stays one
+    """Build a source distribution that carries the C files and this folder. An installation needs only a compiler."""
+    if carried() is not None:  # this tree is a source distribution already
         return _sdist(sdist_directory)
     shutil.rmtree(ROOT / CARRIED, ignore_errors=True)
     try:

@@ -13,8 +13,8 @@ _ASK = "from zkconsumer.version import COMPILED; raise SystemExit(not COMPILED)"
 
 
 def _in_use() -> bool:
-    """Return whether a new process uses compiled modules. Only it can tell: a note of the last build would not know
-    what has replaced these modules since, nor that they are for another system.
+    """Return whether a new process uses compiled modules. Only such a process can tell. A note of the last build would
+    not know of modules that were replaced since, or of modules for another system.
     """
     environment = {**os.environ, "ZKCONSUMER_PURE": ""}
     return subprocess.run([sys.executable, "-c", _ASK], cwd=ROOT, env=environment, check=False).returncode == 0

@@ -90,7 +90,7 @@ def missing_tool() -> str:
 
 
 def carried() -> Path | None:
-    """Return the folder of this tree with C files of these very sources, None if it has none."""
+    """Return the folder of this tree with the C files of the present sources, or None."""
     folder = CARRIED / digest()
     return folder if all((ROOT / folder / f"{_compiled(module)}.c").exists() for module in MODULES) else None
 

@@ -1,7 +1,6 @@
 """A group of balanced members in processes of their own, with a recorder, a witness, and all that was produced.
 
-Faults are staged by what the messages tell their handlers to do (see ``balanced_handler``), so that nothing is awaited
-by the clock.
+The values of messages stage the faults (see ``balanced_handler``), so that nothing is awaited by the clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The handler of balanced members under test. The value of a message tells it what to do, and it records all it does.
+"""The handler of balanced members under test. It obeys the value of each message and records its own actions.
 
 A value is words: any number of ``name=value`` or bare names after the first word, which is free.
 
@@ -6,7 +6,7 @@ A value is words: any number of ``name=value`` or bare names after the first wor
 * ``fail=N``: fail N times in all processes together
 * ``kill``: kill the own process
 
-It is importable, so that process workers have it. They find the directory and the member's name in the environment.
+The module is importable by process workers, which find the directory and the member's name in the environment.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PAUSE_S = 0.01
 
 
 class Failure(Exception):
-    """What a handler raises that is told to fail."""
+    """The error of a message that is told to fail."""
 
 
 class Handler:
-    """What one process does with its messages. Any thread."""
+    """The handler of one process. Any thread."""
 
     def __init__(self, session: Callable[[], int] | None = None) -> None:
         self.pid = os.getpid()
@@ -57,7 +57,7 @@ class Handler:
         return self._finish(number, self._place(message), words)
 
     def handle_list(self, messages: list[Any]) -> list[object]:
-        """Do what several messages tell, one after the other. What comes after a failed one of its key waits."""
+        """Handle several messages in their order. A message behind a failed message of the same key waits."""
         results: list[object] = []
         failed: set[object] = set()
         for message in messages:

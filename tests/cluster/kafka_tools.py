@@ -61,7 +61,7 @@ def tools_jars() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a tool printed, and its exit code."""
+    """The output and the exit code of a tool."""
 
     code: int
     out: str

@@ -133,7 +133,7 @@ def _whole(data: bytes) -> bool:
 
 
 def _frame(sock: socket.socket) -> bytes | None:
-    """Return one request or answer with its length, None if the other side has closed."""
+    """Return a request or an answer with its length, None if the other side has closed."""
     head = _exactly(sock, _SIZE.size)
     body = head and _exactly(sock, _SIZE.unpack(head)[0])
     return None if not head or body is None else head + body

@@ -1,4 +1,4 @@
-"""A member process of any connector: the test starts it, reads its output, freezes, ends or kills it.
+"""A member process of any connector, which the test starts, freezes, ends or kills, and whose output the test reads.
 
 One thread calls it. A thread named after the group reads the output and ends with the process. The process also ends
 with the test process.

@@ -29,7 +29,7 @@ class OurMember(MemberProcess):
         commit_each: bool = False,
         properties: Mapping[str, object] | None = None,
     ) -> None:
-        """Take the arguments of any member. With ``commit_each`` it commits each message before it reports it."""
+        """Take the arguments of any member. With ``commit_each`` the member commits each message, then reports it."""
         super().__init__(
             zookeeper_connect,
             group,

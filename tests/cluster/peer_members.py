@@ -18,8 +18,8 @@ _CLASSES = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAs
 class PeerMember(MemberProcess):
     """A member that also reports its assignments.
 
-    ``owned`` is the last one, ``generations`` are those in which it got one, if it reports them. ``lost`` says whether
-    it ever lost partitions without a revocation.
+    ``owned`` is the last assignment. ``generations`` has the generation of each assignment, if the member reports
+    generations. ``lost`` says whether the member ever lost partitions without a revocation.
     """
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str, **properties: str) -> None:

@@ -13,7 +13,7 @@ from zkconsumer.devcluster import DevCluster, java_home_for_spark
 
 
 def run_example(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) -> str:
-    """Run the example on this cluster and topic instead of those it names. Return its output."""
+    """Run the example on this cluster and topic instead of the example's own. Return the output."""
     assert "127.0.0.1:2181" in code or "127.0.0.1:9092" in code
     for written, there in (
         ("127.0.0.1:2181", cluster.zookeeper_connect),

@@ -182,7 +182,7 @@ def test_the_old_tool_can_delete_a_topic_from_all_groups(
 ) -> None:
     """The tool fails if one child of ``/consumers`` has no directory of offsets.
 
-    So it runs on a copy, because groups of other tests may have none.
+    The tool runs on a copy of this group, because groups of other tests may lack the directory.
     """
     a, readers = broadcast.read("a")
     everything(readers, broadcast.produce(1))

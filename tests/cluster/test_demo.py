@@ -1,4 +1,4 @@
-"""The demo with a few thousand flights: its report, its output, and that it leaves nothing behind."""
+"""The demo with a few thousand flights: the report, the output, and that nothing is left behind."""
 
 from __future__ import annotations
 

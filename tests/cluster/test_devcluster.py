@@ -105,7 +105,7 @@ def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
     try:
         assert own.zookeeper.ask("srvr", 0.3) == ""
     finally:
-        own.zookeeper.resume()  # or the tests after this one have no server either
+        own.zookeeper.resume()  # otherwise later tests have no server
     eventually(lambda: "Mode: standalone" in own.zookeeper.ask("srvr"), 10, "an answer")
     own.zookeeper.kill()
     own.zookeeper.start()

@@ -84,7 +84,7 @@ class Doctor:
     def until(
         self, name: str, group: str, expected: Sequence[str], config: Mapping[str, str] | None = None
     ) -> list[Finding]:
-        """Return what one check finds when it has these levels.
+        """Return the findings of a check as soon as they have the expected levels.
 
         Each look asks ZooKeeper's server for its sessions anew, since a busy server may answer too late.
         """
@@ -271,7 +271,7 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
     capsys.readouterr()
 
     def healthy() -> bool:
-        """A busy machine may need a second look, for what did not answer in time."""
+        """A busy machine may need a second look, because a server did not answer in time."""
         code = main(["doctor", group, *where, "--write-probe", "--member-config", str(config), "--format", "json"])
         (said,) = json.loads(capsys.readouterr().out)
         assert [one for one in said["findings"] if one["level"] in ("warn", "error")] == []
@@ -289,7 +289,7 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
     scala.kill()
 
     def not_live() -> list[Finding]:
-        """What a look finds that asks the server again, as soon as the connection has ended."""
+        """Ask the server anew. A finding is no error any more once the server has noticed the end of the connection."""
         with doctor_at(cluster.zookeeper_connect) as again:
             return [one for one in again.check("orphan-owner", group) if one.level is not Level.ERROR]
 
@@ -335,7 +335,7 @@ def test_our_clock(
 def test_mixed_rights(
     doctor: Doctor, staged: Staged, topic: str, cluster: DevCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A member with a login made one offset node, and one without a login another one in the same parent."""
+    """A member with a login and a member without a login made offset nodes in the same parent."""
     staged.client.add_auth("digest", "alice:secret")
     for partition in (0, 1):
         staged.offset(topic, partition, 0)

@@ -1,4 +1,4 @@
-"""Three ZooKeepers: they elect a leader, go on without it, and take it back."""
+"""Three ZooKeepers elect a leader, go on without the leader, and take it back."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_a_message_larger_than_the_fetch_size(
     generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """KAFKA-160, KAFKA-994: such a message stopped its partition, first in an endless loop and later silently. Brokers
-    before 0.10.1 send its beginning only; newer ones send all of it, whatever the fetch size.
+    before 0.10.1 send only the beginning of the message. Newer brokers send the whole message, whatever the fetch size.
     """
     topic = unique("large")
     servers.create_topic(topic, 1)

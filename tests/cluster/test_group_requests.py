@@ -63,7 +63,7 @@ def soon(seconds: float = 30) -> Deadline:
 
 
 class RequestedMember:
-    """One member with two connections: one for joining and heartbeats, one for all other requests."""
+    """A member with two connections: ``life`` for joining and heartbeats, ``other`` for all other requests."""
 
     def __init__(self, connect: Callable[[], GroupChannel], group: str, instance: str | None = None) -> None:
         self.life, self.other = connect(), connect()

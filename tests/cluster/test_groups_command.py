@@ -204,7 +204,7 @@ def test_a_mixed_group_fills_the_same_columns(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
-    """One Scala member, one of ours: the same rows as the last tool that knew such groups, 1.1.1."""
+    """A Scala member and a member of ours: the rows are those of Kafka 1.1.1's tool, the last for such groups."""
     topic, group = new_topic(4), new_group()
     where = ("--zookeeper", cluster.zookeeper_connect)
     produce_to(cluster.bootstrap_servers, topic, [b"%d" % n for n in range(20)], partitions=4)

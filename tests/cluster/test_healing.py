@@ -103,8 +103,8 @@ SETTINGS = {
 
 
 def test_a_zookeeper_that_lost_its_data_is_joined_anew(lonely: EmbeddedZooKeeper) -> None:
-    """Its transaction ids start again, so it refuses every client that has seen later ones. Without healing such a
-    client stays suspended for ever.
+    """The server's transaction ids start again, so the server refuses every client that has seen later ids. Without
+    healing such a client stays suspended for ever.
     """
     make_topic(lonely, "t", p0=b"5")
     for number in range(20):
@@ -129,7 +129,7 @@ def test_a_session_that_two_clients_use_is_given_up(lonely: EmbeddedZooKeeper) -
         session = session_of(member)
         contested = session.session_id
         twin = KazooClient(lonely.connect, client_id=kazoo_client_of(session).client_id, timeout=2.0)
-        twin.start_async()  # it may lose the session again before it knows that it has it
+        twin.start_async()  # the twin may lose the session again before it learns that it has a session
         try:
             eventually(lambda: session.session_id not in (0, contested), 30, "another session")
             eventually(lambda: member.state.phase is Phase.OWNING and member.state.owned == 2, 30, "ownership")

@@ -1,4 +1,4 @@
-"""Illnesses that were shown as healthy, staged on real servers: every command, page and metric must say the same."""
+"""Ill groups that were once shown as healthy, on real servers: every command, page and metric must say the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEVELS = {"ok": 0, "note": 1, "warn": 2, "error": 3}
 
 @dataclass
 class Views:
-    """What each command, page and metric says of one group."""
+    """The answers of each command, page and metric about one group."""
 
     doctor: Any
     explained: Any
@@ -41,7 +41,7 @@ class Views:
     metrics: dict[tuple[str, str, str], float]
 
     def agree(self, severity: str, check: str, partitions: dict[tuple[str, int], str]) -> None:
-        """Fail unless all views have this severity, this check, and these verdicts on the partitions."""
+        """Fail unless all views have this severity, name this check, and agree on the verdicts of partitions."""
         assert {one["check"] for one in self.doctor["findings"] if one["level"] == severity} >= {check}
         told = [self.doctor["level"], self.explained["severity"], self.row["severity"], self.document["severity"]]
         assert told == [severity] * 4
@@ -96,7 +96,7 @@ def samples(routes: Routes, group: str) -> dict[tuple[str, str, str], float]:
 
 
 def views(tmp_path: Path, snapshot: GroupSnapshot) -> Views:
-    """What everything says of a snapshot of a group."""
+    """Return the answers about a snapshot of a group."""
     file, group = tmp_path / "group.jsonl", snapshot.group
     write_snapshots(str(file), [snapshot])
     where = ("--from", str(file))

@@ -1,8 +1,8 @@
 """Balanced members on real servers, beside members of the original and of the release before: nothing is ever lost.
 
-Each fault is staged: a message tells its handler what to do, and a test goes on when the recorder has seen it. What
-must never be is checked from the records at the end of each test (``BalancedGroup.check``). The simulation has more
-faults, at random moments.
+Each fault is staged: a message tells its handler what to do, and a test goes on when the recorder has seen it. At the
+end of each test ``BalancedGroup.check`` looks in the records for violations. The simulation has more faults, at random
+moments.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
 
 
 class RollingGroup:
-    """Members in this process, each with two streams and their readers, which restart one after the other."""
+    """Members in this process, each with two streams and two readers, which restart in turn."""
 
     def __init__(self, cluster: DevCluster, group: str, topic: str) -> None:
         self._base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **QUICK, **UNHURRIED}

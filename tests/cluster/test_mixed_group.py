@@ -31,7 +31,7 @@ SETTLED_S = 25.0
 
 
 class MixedGroup:
-    """The members of one group over its life, and its owners after each step."""
+    """The members of a group over its life, and the owners of the partitions after each step."""
 
     def __init__(self, zookeeper: KazooClient, name: str, topic: str) -> None:
         self.zookeeper, self.name, self.topic = zookeeper, name, topic
@@ -58,7 +58,7 @@ class MixedGroup:
         self.settle(f"killed: {member.consumer_id}")
 
     def settle(self, what: str, *, under_load: bool = True) -> None:
-        """Wait until the owners are those of the range assignment and, under load, all of them consume."""
+        """Wait until each partition has its owner by range and, under load, all members consume."""
         threads = {
             f"{consumer_id}-{number}": consumer_id
             for consumer_id in self.present
@@ -87,7 +87,7 @@ class MixedGroup:
     def lost_by_the_original(self) -> set[tuple[int, int]]:
         """Return the messages that a killed member of the original may have lost.
 
-        It commits a message at its hand-out, so it may have committed one that it had not reported yet.
+        The original commits a message at the hand-out, and may die between the commit and the report.
         """
         lost = set()
         for consumer_id in self.killed:
@@ -169,7 +169,7 @@ def test_members_of_both_kinds_join_leave_and_die_in_one_group(
         return legacy_member(version, name, {topic: streams}, properties={"consumer.id": suffix})
 
     with EvenLoad(cluster.bootstrap_servers, topic, PARTITIONS, each=1, pause_s=0.02) as producing:
-        # both kinds are mixed in the order of threads, and the one of c-1 sorts between those of c
+        # the thread order mixes both kinds of members, and the thread of c-1 sorts between the threads of c
         first = ours("c", 3)
         group.joined(first)
         second = original("b", 2)
@@ -293,7 +293,7 @@ def test_a_backslash_at_scala_1_1_1_matches_nothing(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
-    """Such a member reads its own doubled escapes, so by all rules it owns nothing, except without backslashes."""
+    """A member of Scala 1.1.1 reads its own doubled escapes, so a filter with a backslash matches no topic."""
     topic, name = new_topic(4), new_group()
     expression = topic.replace("-", r"\-")
     old = legacy_member("1.1.1", name, whitelist=expression, properties={"consumer.id": "b"}).wait_ready()

@@ -70,9 +70,9 @@ def test_a_live_group_of_ours_follows_a_reset(
     connector: Connect,
     storage: str,
 ) -> None:
-    """The members look at their offsets once an hour by themselves, so they follow because they are told.
+    """The member looks at its offsets only once an hour. The command tells the member of the reset.
 
-    With offsets in Kafka there is dual commit: the member itself brings the new offset there.
+    With offsets in Kafka there is dual commit: the member itself brings the new offset to Kafka.
     """
     group = new_group()
     patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100, "offsets.storage": storage}

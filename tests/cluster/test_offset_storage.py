@@ -22,7 +22,7 @@ PARTITIONS = 4
 
 
 class MovingGroup:
-    """A member of ours (it sorts first, and so owns the first half) and one of the original's, restarted in turn."""
+    """A member of ours and a member of the original, restarted in turn. Ours sorts first and owns the first half."""
 
     def __init__(self, ours: Callable[..., OurMember], original: Callable[..., LegacyMember]) -> None:
         self.make = {"a": ours, "b": original}

@@ -1,4 +1,4 @@
-"""Members that share partitions on real servers, in each form: orders, executors, filters, bridges, beside Scala."""
+"""Every form of sharing partitions on real servers: orders, executors, filters, bridges, beside Scala members."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_large_and_hostile_group(
     nodes = {f"{root}/ids/{group}_h-{n:05d}": content for n in range(MANY_MEMBERS)}
     nodes |= dict.fromkeys((f"{root}/ids/large", f"{root}/owners/{topic}/0"), b"9" * LARGE)
     nodes |= {f"{root}/offsets/{topic}/{n}": b"[" * LARGE for n in range(20)}
-    # they end with the client's session, which is quicker than to delete them one by one
+    # the nodes end with the client's session, which is quicker than to delete each of them
     for one in [zookeeper.create_async(path, data, ephemeral=True) for path, data in nodes.items()]:
         one.get(timeout=scaled(60))
     zookeeper.set_acls(f"{root}/offsets/secret", [make_digest_acl("somebody", "hunter2", all=True)])

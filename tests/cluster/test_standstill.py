@@ -88,7 +88,7 @@ def test_a_missing_topic_is_printed_and_when_it_is_there(
 def test_kafkas_port_as_zookeepers_is_named(
     tmp_path: Path, cluster: DevCluster, new_group: NewGroup, patience: dict[str, str]
 ) -> None:
-    """With a long time limit nothing is raised for long, so the wait itself says it."""
+    """With a long time limit no error is raised for a long time, so the waiting member logs the wrong port."""
     properties = {"zookeeper.connect": cluster.bootstrap_servers, "group.id": new_group(), **patience}
     with member(tmp_path, properties, "events") as (_, err):
         eventually(

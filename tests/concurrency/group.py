@@ -54,7 +54,7 @@ LIMITS = {
 
 
 class InlineCommitter(Committer):
-    """The committer without its thread: what is asked is done at once, and what the asker does meanwhile before it."""
+    """The committer without its thread: a commit happens in the call that asks, after the call of ``meanwhile``."""
 
     def __init__(self, name: str, store: DualStore, lease: Lease, settings: CommitSettings, **options: Any) -> None:
         """Commits are asked for, and do not come by a timer."""
@@ -274,7 +274,7 @@ def settled(server: FakeZooKeeper, name: str, *, beside: Sequence[SteppedMember]
 
 
 def settled_group(server: FakeZooKeeper, names: str) -> list[SteppedMember]:
-    """Return new members with these names, of one letter each, after they have dealt with everything."""
+    """Return new members, one for each letter of ``names``, after they have handled all events."""
     members = [SteppedMember(server, name) for name in names]
     settle(members)
     return members

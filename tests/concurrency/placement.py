@@ -1,4 +1,4 @@
-"""Members that follow a plan, stepped by the test."""
+"""Stepped members of a group that follows a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens around one call of a member: another client's change, an error, a lost answer."""
+"""Events around one call of a member: another client's change, an error, a lost answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application's listener: when it is told what, and that it can neither stop nor lock up a rebalance."""
+"""The application's listener: the order of its calls, and that a listener cannot stop or lock up a rebalance."""
 
 from __future__ import annotations
 

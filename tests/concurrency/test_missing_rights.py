@@ -1,4 +1,4 @@
-"""A right that is missing at one place harms what depends on it and nothing else."""
+"""A right that is missing at one node harms only the partitions and functions that need the node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeepe
 
 
 def test_whose_share_is_refused_stands_by_for_the_rest(server: FakeZooKeeper) -> None:
-    """By range each has one partition of either topic; the second one is all of a share here."""
+    """By range the second member gets only a partition of ``OTHER``, whose directory is refused."""
     make_topic(server, 1, "single")
     server.refuse(paths.owner_topic(GROUP, OTHER), "create")
     members = [SteppedMember(server, name) for name in "ab"]
@@ -138,7 +138,7 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
 
 
 def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
-    """One of them in the group, and each round of the others failed, which need no list of topics at all."""
+    """Bug: a filter of one member made each round of the other members fail, which need no list of topics."""
     member = settled(server, "a")
     server.refuse(paths.TOPICS, "read")
     scala = registered(server, "z", "white_list", "t.*")

@@ -74,8 +74,8 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
 def test_starts_committed_elsewhere_meanwhile_are_read_again(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They never started: no event came for them a second time. After the first repair a failed read gave them back and
-    claimed them anew, and so forgot a pause.
+    """The partitions never started: no second event came for them. After the first repair a failed read gave the
+    partitions back and claimed them anew, which forgot a pause.
     """
     member = settled(server, "a")
     positions = list(member.owned.values())

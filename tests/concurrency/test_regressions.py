@@ -1,7 +1,7 @@
 """Failures of the original's groups (and one of ours), each staged on a ZooKeeper in memory.
 
-Each test has the name of its report, and its docstring says what happened and why. ``zkconsumer/REGRESSIONS.md`` lists
-them all.
+The name of a test is the name of its report. The docstring tells the failure and the cause.
+``zkconsumer/REGRESSIONS.md`` lists all regression tests.
 """
 
 from __future__ import annotations

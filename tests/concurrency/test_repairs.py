@@ -124,8 +124,8 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
     """Watches report on another thread than responses. The member deleted and created its registration in one
-    transaction, and heard of the deletion when the node existed again. It took the node for gone, failed to create it,
-    took the existing one for a foreign node, created it anew, and so on.
+    transaction, and heard of the deletion when the node existed again. The member took the node for gone, failed to
+    create the node, took the existing node for a foreign one, and began again.
     """
     member = settled(server, "a")
     path = paths.member(GROUP, member.consumer) if whose == "our registration" else own(3)
@@ -178,7 +178,7 @@ def test_a_hostile_owner_node_fills_neither_state_nor_log(server: FakeZooKeeper)
 
 
 def test_of_two_with_one_id_at_the_same_moment_one_waits(server: FakeZooKeeper) -> None:
-    """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
+    """Bug: the second member took the first member's registration for its own, and took the partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
     before(member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))

@@ -1,6 +1,6 @@
 """An offset in Kafka that somebody else wrote, told to a member while something else happens to the partition.
 
-The committer has found it; what the group's thread hears before it decides comes in every order that matters.
+The committer has found the offset. The tests vary the events that the group thread hears before it decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strategies in a group: what is advertised, who is told what, and what a strategy that raises may not do."""
+"""Strategies in a group: the advertised names, the warnings, and the limits of the harm by a raising strategy."""
 
 from __future__ import annotations
 

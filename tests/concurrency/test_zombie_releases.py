@@ -1,7 +1,7 @@
 """Late releases and commits, from another session or a second time, touch no node of other members.
 
-Owner nodes of two members of ours look the same. A partition that was never started has no offset node, so no version
-tells them apart either.
+Owner nodes of two members of ours look the same. A partition that was never started has no offset node, and therefore
+no version that tells the two claims apart.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_a_commit_of_a_former_sessions_claim_is_refused() -> None:
     late.session.suspend()
     late.session.resume()  # with a new session; its group's thread has not heard of it yet
     server.remove(paths.offset(GROUP, tp))
-    for _ in range(3):  # the version that it had when the late one claimed it
+    for _ in range(3):  # the node's version at the claim of the late member
         server.put(paths.offset(GROUP, tp), b"7")
     node = server.node(paths.offset(GROUP, tp))
     with pytest.raises(OffsetCommitError, match="owner node is gone"):

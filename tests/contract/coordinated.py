@@ -52,7 +52,7 @@ class Place:
 
     @contextmanager
     def _admin(self) -> Iterator[Any]:
-        """What makes topics: the fake itself, or an administrator of the real cluster."""
+        """Give the maker of topics: the fake itself, or an administrator of the real cluster."""
         if self.fake is not None:
             yield self.fake
         else:

@@ -163,7 +163,7 @@ class Target:
         return ClientMember(self, **options)
 
     def stable(self, *members: ClientMember, assignment: str = "") -> None:
-        """Let all of these join, and the leader assign to each its number (after ``assignment``)."""
+        """Let the members join, and the leader assign ``assignment`` and a number to each member."""
         joined: list[Body] = []
         first, *others = members
         if not first.member_id:
@@ -202,7 +202,7 @@ class Target:
         return first, second, waiting
 
     def undecided(self) -> tuple[ClientMember, ClientMember]:
-        """Return both members of a second generation, to which the first one, its leader, has assigned nothing yet."""
+        """Return both members of a second generation before its leader, the first member, has assigned anything."""
         first, second, waiting = self.rebalancing()
         first.joined()
         second.has_joined(waiting)

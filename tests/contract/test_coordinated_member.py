@@ -284,7 +284,7 @@ def test_a_joining_member_hears_of_an_unknown_strategy(place: Place) -> None:
 
 
 def test_a_live_group_changes_its_strategy_and_back(place: Place) -> None:
-    # Two rounds of restarts: one to know both, one to forget the old one (KAFKA-8179).
+    # Two rounds of restarts: the first adds the new strategy, the second removes the old strategy (KAFKA-8179).
     topic = place.topic(4)
     connectors = [place.connector(partition_assignment_strategy="range") for _ in range(2)]
     readers = [read(connector, topic) for connector in connectors]

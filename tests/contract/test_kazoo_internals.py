@@ -1,6 +1,6 @@
-"""What the ZooKeeper session relies on in kazoo, which is not that library's public API.
+"""The private names of kazoo on which the ZooKeeper session relies.
 
-Fails when another version has lost something of it, has another signature or calls it elsewhere.
+The tests fail if another version of kazoo lacks one, has another signature or calls one elsewhere.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ USED: dict[type, dict[str, set[str]]] = {
         "_invoke": {"_submit", "_read"},
         "_submit": {"_write"},
         "_read_header": {"_read"},
-        # one request for each byte in the pair of sockets; it counts as sent before it is written
+        # each byte in the pair of sockets stands for a request, and the request counts as sent before the write
         "_send_request": {"_queue", "_submit", "popleft", "_read_sock", "recv", "_pending", "append"},
         # one answer for each call, and what ends the main loop
         "_read_socket": {"_read_header", "_read_response", "_pending"},

@@ -55,7 +55,7 @@ def stable(target: Target) -> ClientMember:
 
 
 def joins(member: ClientMember, **fields: Any) -> None:
-    """Be the first of a group. The coordinator may forget it between its making and the join, and says so."""
+    """Be the first of a group. The coordinator may forget the new group before the join, and answers so."""
 
     def let_in() -> bool:
         answer = member.joins(**fields).answer()
@@ -97,7 +97,7 @@ def test_in_a_stable_group_only_unsubscribed_topics_expire(forgetful: Target, sa
 
 @either
 def test_in_an_emptied_group_offsets_expire_by_either_time(forgetful: Target, says: str) -> None:
-    """Since 2.1 how old a commit is does not count there, only what it said itself of its end."""
+    """Since 2.1 such a group ignores the age of a commit, and heeds only the commit's own retention time."""
     member = stable(forgetful)
     assert member.commit({("u", 0): 6}) == [0]  # or the group might be forgotten before the next commit
     assert member.leave() == 0

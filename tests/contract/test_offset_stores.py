@@ -1,6 +1,6 @@
 """The promises of every store of offsets (``zkconsumer.OffsetStore``).
 
-One suite, on our stores and on one in memory as a user might write it.
+The suite runs on our stores and on a store in memory, which is as simple as a user's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The promises of a ZooKeeper session on which the group relies.
 
-One suite, on the fake, on the fake as it is served over its protocol, and on a real server.
+The suite runs on the fake, on the fake that is served over ZooKeeper's protocol, and on a real server.
 """
 
 from __future__ import annotations

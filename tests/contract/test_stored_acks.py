@@ -1,4 +1,4 @@
-"""What is finished beyond an offset, in ZooKeeper: on the fake, on the fake over its protocol, and on a real server."""
+"""Stored acks beyond an offset in ZooKeeper: on the fake, on the fake over the protocol, and on a real server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Served:
             assert self._own.write(path, data, soon())
 
     def remove_all(self, path: str) -> None:
-        """Delete a node and all below it, one after the other, as ``--delete --group`` of the old tools does."""
+        """Delete a node after its children, each by a request, as ``--delete --group`` of the old tools does."""
         for name in self._own.children(path, soon()) or ():
             self.remove_all(f"{path}/{name}")
         self._own.delete(path, soon())

@@ -1,4 +1,4 @@
-"""A database with a table of rows, one for each consumed place, and a store of one member on it."""
+"""A database with a row for each consumed place, and the store of one member in this database."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def no_gap(tp: TopicPartition, start: int, end: int) -> str:
 
 
 class ClaimedStore:
-    """A store as one member's connector uses it, and a connection as the member's application uses it."""
+    """The store that a member's connector uses, and the connection that the member's application uses."""
 
     def __init__(
         self, places: Places, owner: str, missing: Callable[[TopicPartition, int, int], str] | None = None

@@ -42,7 +42,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 class DatabaseMember:
-    """A connector with its store, its stream, and its application's connection."""
+    """A connector, the store, the stream, and the application's connection to the database."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ def test_a_member_begins_at_the_table_and_not_at_the_node(sqlite: Places, cluste
 
 
 def test_an_offset_set_in_zookeeper_moves_nothing(sqlite: Places, cluster: FakeCluster, member: Make) -> None:
-    """The member writes its own over it, so that monitors see the truth."""
+    """The member writes its own offset over the foreign offset, so that monitors see the truth."""
     one = member(sqlite)
     one.join()
     one.take_next(2)

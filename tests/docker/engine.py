@@ -45,7 +45,7 @@ def engine() -> Iterator[docker.DockerClient]:
         if client is not None:
             client.close()
     # A client that cannot be made leaves its socket to the garbage collector, whose warning would fail another test.
-    # So the error does not live on as the cause of this one.
+    # UnavailableError therefore does not keep the client's error as its cause.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

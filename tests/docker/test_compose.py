@@ -1,4 +1,4 @@
-"""docker-compose.yml does what README says: it comes up healthy, and a consumer on this machine reads from it."""
+"""docker-compose.yml keeps README's promise: the services become healthy, and a consumer on this machine reads."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ IMAGE = "zookeeper:3.9"
 
 @pytest.fixture(scope="module")
 def reaper(docker_engine: docker.DockerClient) -> Iterator[None]:
-    """Leave testcontainers its reaper, which removes what a killed test run left, where its image can be had."""
+    """Leave testcontainers its reaper if the reaper's image can be had. The reaper cleans up after killed test runs."""
     before = testcontainers_config.ryuk_disabled
     try:
         need_image(docker_engine, testcontainers_config.ryuk_image)
@@ -57,7 +57,7 @@ def opened(hosts: str) -> Session:
 
 
 def test_a_registration_is_visible_until_its_session_ends(zookeeper: str) -> None:
-    """Other sessions see a registration, and it ends with its session."""
+    """Another session sees a registration, which ends with the member's session."""
     group, consumer = "g", ConsumerId("g_host-1400000000000-1a2b3c4d")
     registration = Registration(pattern=STATIC, subscription={"orders": 2}, timestamp="1400000000000")
     deadline = Deadline(scaled(60))

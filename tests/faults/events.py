@@ -49,7 +49,7 @@ class Tail:
         self._about: Event = {}
 
     def look(self) -> list[Event]:
-        """Return all events so far, each with ``who`` and ``pid`` of its process (the last writer of this file)."""
+        """Return all events so far, each with ``who`` and ``pid`` of the process that wrote the event."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)

@@ -182,7 +182,7 @@ class Row:
     """It leaves servers behind that the next row must not have."""
 
     def perform(self, lab: Lab, *, alone: bool = True) -> Report:
-        """Run the row once. ``alone``: no other row uses the lab's servers, so it may replace them."""
+        """Run the row once. ``alone``: the row may replace the lab's servers, because no other row uses them."""
         report = Report(self.name, self.title)
         begin = monotonic()
         directories: list[Path] = []

@@ -166,7 +166,7 @@ class LoggingMember:
         stuck = [reader.name for reader in self.readers if reader.is_alive()]
         end = time.monotonic() + LEAVING_S
         while True:
-            # a thread may end a moment after it was waited for: what counts is whether it goes at all
+            # a thread may end a moment after the wait for it: only a thread that never ends is a leak
             leaked = [name for name in threads() if name not in threads_before]
             now = descriptors()
             sockets = sorted(set(now.values()) - set(descriptors_before.values()))

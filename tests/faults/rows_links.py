@@ -95,8 +95,8 @@ def slow(lab: Lab, report: Report) -> None:
 def hopeless(lab: Lab) -> float:
     """Return the bound for a member that reaches ZooKeeper but gets no answer, until another owns its partitions.
 
-    Its lease ends after one session timeout, it abandons the session after half of one, and the session ends after one
-    more if no request comes through.
+    The member's lease ends after one session timeout. The member abandons the session after half a timeout. The session
+    ends after one more timeout if no request comes through.
     """
     return 3 * lab.timing.session + lab.timing.tick + 2.0
 

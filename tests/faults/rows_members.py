@@ -75,7 +75,7 @@ def zombie(lab: Lab, report: Report) -> None:
 
 
 def freeze_and_thaw(lab: Lab, group: RecordedGroup) -> None:
-    """Make one zombie: freeze it until others own its partitions and have hand-outs, then resume it."""
+    """Make a zombie: resume a frozen member after the group has taken its partitions and handed messages out."""
     victim = group.members[group.random.choice(sorted(group.members))]
     sleep(group.random.uniform(0.0, 0.6))
     with group.frozen(victim):

@@ -1,4 +1,4 @@
-"""Topics that grow and come: row 22 of the matrix."""
+"""Growing topics and new topics: row 22 of the matrix."""
 
 from __future__ import annotations
 

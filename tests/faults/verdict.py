@@ -15,7 +15,7 @@ class Rules:
 
     - ``commit``: the commit interval. ``close``: the bound of a shutdown.
     - ``bound``: the bound of a recovery. ``bounds`` has others by kind of fault.
-    - ``ordered``: the offsets are those of one log, and no program set them back.
+    - ``ordered``: the offsets belong to one log, and no program set offsets back.
     - ``rounds``: the most rebalances of one process from a fault to the next.
     """
 
@@ -40,7 +40,7 @@ class Recovery(NamedTuple):
 class Verdict:
     """The verdict on a run. ``late`` counts the hand-outs after another member's claim.
 
-    ``past_gate`` counts those of them that had passed the gate before the process froze, at most one for each thread.
+    ``past_gate`` counts the late hand-outs that had passed the gate before the process froze, at most one a thread.
     ``overlaps`` counts the messages that were in hand at another member's claim.
     """
 

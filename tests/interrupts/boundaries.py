@@ -287,7 +287,7 @@ def untraced() -> Iterator[None]:
 
 
 def boundaries(visits: Iterable[Visit], often: int) -> list[Visit]:
-    """The visits to sweep: of each boundary the first ``often`` ones and the last (0: all of them); no exempt one."""
+    """Return the visits to sweep: at each boundary the first ``often`` (0: all) and the last, without exempt visits."""
     chosen = [visit for visit in visits if visit.how != "exempt"]
     if not often:
         return chosen

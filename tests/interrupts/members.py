@@ -1,7 +1,7 @@
 """The operations of connectors that the sweep interrupts, on a cluster in memory.
 
 The group, its ZooKeeper and its brokers are the kit's. A second member of the group reads on from the
-offsets that the interrupted member committed. A message that neither of them returned to its caller is lost.
+offsets that the interrupted member committed. A message that neither member returned to its caller is lost.
 
 Threads: the application's thread alone is interrupted; the member's own threads run as ever.
 """
@@ -34,9 +34,9 @@ _groups = count()
 
 
 class InterruptedMember:
-    """A member of a group of its own, and what its application was given.
+    """The only member of a group, and the messages that the application was given.
 
-    Arguments: ``reads`` is how many messages it has taken before the operation begins.
+    Arguments: ``reads`` is how many messages the application takes before the operation begins.
     """
 
     def __init__(self, cluster: FakeCluster, reads: int = 3) -> None:

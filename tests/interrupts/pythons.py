@@ -42,7 +42,7 @@ class NotAvailableError(Exception):
 
 
 def found() -> list[Python]:
-    """One interpreter of each supported version that is on this machine; this one first."""
+    """Return an interpreter for each supported version on this machine, first the interpreter that runs this code."""
     here = Python(".".join(map(str, sys.version_info[:3])), Path(sys.executable))
     pythons = {here.minor: here}
     for path in _candidates():

@@ -3,8 +3,9 @@
 A timer sends SIGALRM at a random moment of a reading, and its handler raises in the main thread, as Ctrl-C does. Each
 message that comes is noted; at the end everything must have come, and nothing may be committed that did not.
 
-The handler raises in the reading function of the application, too. What a variable holds by then was handed out, and
-nothing else may be lost. Built-in ``next()`` cannot promise that: there the handler raises in the project alone.
+The handler raises in the reading function of the application, too. A message in a variable of that function counts as
+handed out, and no other may be lost. Built-in ``next()`` cannot promise that: there the handler raises in the project
+alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs an operation once for each of its boundaries, interrupts it there, and looks what became of it."""
+"""Runs an operation once for each of its boundaries, interrupts the run there, and checks the result."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Subject(Protocol):
 class Operation:
     """Something that an application does with a stream.
 
-    Arguments: ``prepare`` makes what it is done with, ``act`` does it and is interrupted; ``repeats`` is how many
-    messages may come again after an interrupt; ``mend`` is what an application does after it before it reads on.
+    Arguments: ``prepare`` makes the streams, and ``act`` is the interrupted use of the streams; ``repeats`` is how many
+    messages may come again after an interrupt; ``mend`` is the application's repair before the next read.
     ``reaches`` says that no interrupt comes between a call and the caller's variable (not so of built-in ``next()``).
     """
 

@@ -111,7 +111,7 @@ def test_a_signal_at_any_moment_loses_nothing(name: str) -> None:
     ],
 )
 def test_a_storm_of_signals_loses_nothing(name: str) -> None:
-    """An interrupt may come while the one before it is still on its way out of a read."""
+    """A signal may come while the exception of an earlier signal is still on its way out of a read."""
     operation = next(one for one in reading.OPERATIONS if one.name == name)
     figures = storm(operation, scaled(20), seed=1, enough=100)
     assert figures.inside >= 20
@@ -127,7 +127,7 @@ def test_a_failed_allocation_loses_nothing() -> None:
     assert int(done.stdout.split()[0]) > 100, done.stdout
 
 
-# ---- the sweep itself finds what it is there for
+# ---- the sweep finds planted bugs
 
 
 def _swept(act: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """``python -m tests.interrupts.without_memory``: lets each allocation of a read fail, one at a time.
 
-It runs in a process of its own, since an allocation of any thread may be the one that fails. It prints how many reads
-failed, and what was found.
+The program is a process of its own, since the failing allocation may be any thread's. It prints the number of failed
+reads, and the findings.
 """
 
 from __future__ import annotations

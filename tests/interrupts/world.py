@@ -1,4 +1,4 @@
-"""A stream with prepared chunks, and what must hold of it whatever interrupts its reader.
+"""A stream with prepared chunks, and the promises that hold at any interrupt of its reader.
 
 A message counts as handed out from the moment on at which the project's frame returned it to its caller. Up to then it
 comes again. Nothing is committed that was not handed out.
@@ -106,7 +106,7 @@ def batch(base: int, count: int, control: bool = False) -> bytes:
 
 
 class Partition:
-    """One partition: its position, its chunks in their order, and what of it was handed out."""
+    """A partition: the position, the chunks in order, and the messages that were handed out."""
 
     def __init__(self, number: int) -> None:
         self.position = PartitionPosition(TopicPartition("t", number), ThreadId("g_c-0"), 0)
@@ -192,7 +192,7 @@ class InterruptedStreams:
         self.stream_of(partition).queue.deliver(partition.position, data, span, ())
 
     def fill(self) -> None:
-        """Queue the chunks that most operations read: of both partitions, one without a message, one late."""
+        """Queue the chunks that most operations read, of both partitions. A chunk is empty, and a chunk is late."""
         self.fetch(0, 3, 2)
         self.fetch(1, 2)
         self.fetch(0, 0)
@@ -260,7 +260,7 @@ class InterruptedStreams:
         self.check()
 
     def holds(self, variables: Mapping[str, Any]) -> None:
-        """Count what these variables of an interrupted reader hold as handed out, which it has not noted yet."""
+        """Count messages in variables of an interrupted reader as handed out. The reader has not noted them yet."""
         offsets: list[tuple[int, int]] = []
         for name in ("message", "rows", "table", "taken"):
             found = variables.get(name)

@@ -58,7 +58,7 @@ def test_members_that_did_not_change_are_not_read_again() -> None:
 
 @pytest.mark.parametrize("change", ["join", "leave", "kill"])
 def test_ours_costs_the_change_and_the_original_the_group(change: str) -> None:
-    """Both sizes have five partitions a member; the larger one has four times as many of both."""
+    """Both sizes have five partitions a member. The larger size has four times the members and partitions."""
     small, large = cost(OURS, change, SMALL), cost(OURS, change, LARGE)
     grown = max(large.moved / small.moved, large.members / small.members)
     assert large.total / small.total <= 1.25 * grown

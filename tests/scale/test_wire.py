@@ -1,4 +1,4 @@
-"""The simulation's own rules: whose turn it is, what a request weighs, and how long it takes."""
+"""The rules of the simulation: whose turn it is, and the bytes and the time of a request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_ended_task_stops_and_a_failure_comes_out(simulation: Simulation) -> 
 def test_requests_sent_together_share_a_round_trip(
     simulation: Simulation,
 ) -> None:
-    """The server serves them one after the other."""
+    """The server handles the requests in turn."""
     server = CountedServer(simulation)
     for number in range(10):
         server.put(f"/n/{number}", b"123")

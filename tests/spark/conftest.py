@@ -1,4 +1,4 @@
-"""One Spark session and one cluster for all tests here; every test has topics, groups and folders of its own."""
+"""The Spark session and the cluster of all tests here. Each test has its own topics, groups and folders."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def pure_wheel(folder: Path) -> Path:
 
 
 def environment(folder: Path, *distributions: str) -> Path:
-    """Make a virtual environment with these distributions of this one, without a download, and return its packages."""
+    """Make a virtual environment with copies of installed distributions. Return the folder of its packages."""
     venv.create(folder, clear=True, symlinks=True, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     for name in distributions:

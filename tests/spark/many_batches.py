@@ -1,9 +1,9 @@
 """Memory of a streaming query over many small batches: of the driver's Python, of the source's process, of the tasks'
 workers, and of the JVM's heap after a garbage collection.
 
-``python -m tests.spark.many_batches 1500`` measures a query with tasks, one with ``readOnDriver=true``, and one of a
-source that makes its rows itself, each in a process of its own with 1500 batches. The last one shows what Spark takes.
-``test_many_batches.py`` runs a few batches of the first two. MB are 1,000,000 bytes.
+``python -m tests.spark.many_batches 1500`` measures three queries in processes of their own, each with 1500 batches:
+with tasks, with ``readOnDriver=true``, and of a source that makes its rows itself. The last query shows the memory that
+Spark takes. ``test_many_batches.py`` runs a few batches of the first two. MB are 1,000,000 bytes.
 """
 
 from __future__ import annotations

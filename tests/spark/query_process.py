@@ -60,7 +60,7 @@ class DriverProcess:
         return self._process is not None and self._process.running
 
     def processes(self, text: str) -> list[int]:
-        """The processes below this one whose command line has this text."""
+        """Return the driver's child processes whose command line has this text."""
         assert self._process is not None
         return [pid for pid, command in child_processes(self._process.pid).items() if text in command]
 
@@ -90,7 +90,7 @@ class DriverProcess:
 
 
 class QueryProcess(DriverProcess):
-    """One query in a driver of its own. Its folder has the checkpoint and what was read; a new one may follow on it.
+    """One query in a driver of its own. A later query may go on from the checkpoint and the output in the folder.
 
     Arguments: ``trigger`` as Spark takes it; ``master`` and further ``conf`` of the session.
     """

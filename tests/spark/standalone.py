@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, from PySpark's own jars: one master and one worker."""
+"""A standalone Spark cluster on this machine, from PySpark's jars: a master and a worker."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
 NOW_EACH = 280
-# Each one as it was, and the one from before there were members as a member, which is what it becomes by default.
+# Each recording with its own membership. The recording from before membership is also tried as a member, the default.
 CASES = [(path, path.name) for path in recordings()] + [(FOLDER / "before-membership" / "none", "member")]
 
 

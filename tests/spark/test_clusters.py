@@ -41,7 +41,7 @@ MESSAGES = 400
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder in which the commands run. Its environments are large, so nothing of it stays."""
+    """The folder in which the commands run. The folder goes at the end, because its environments are large."""
     folder = tmp_path_factory.mktemp("clusters")
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(_SETTINGS)
@@ -64,7 +64,7 @@ def master(_java: None, folder: Path) -> Iterator[StandaloneCluster]:
 
 
 def commands(text: str) -> str:
-    """Return the commands of the one block of the page that has this text, without those that download or install."""
+    """Return the commands of the page's only block with this text, without downloads and installs."""
     page = (DOCS / "spark-clusters.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if text in block]
     return "\n".join(line for line in block.splitlines() if " venv " not in line and not re.search(r"\bpip ", line))

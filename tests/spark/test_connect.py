@@ -1,7 +1,7 @@
 """Spark Connect: the client only sends names and options; server and executors have the package.
 
-Skipped where PySpark's extra ``connect`` is not installed. In a process of its own, since one that has a Spark session
-of the classic kind has no other.
+Skipped where PySpark's extra ``connect`` is not installed. The client is a process of its own, because a process with a
+classic Spark session can have no other session.
 """
 
 from __future__ import annotations

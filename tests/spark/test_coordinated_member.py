@@ -52,7 +52,7 @@ class Query:
             self.query.stop()
 
     def offsets(self) -> dict[int, int]:
-        """Partition -> the group's offset as its coordinator has it; empty if it does not answer."""
+        """Return the group's offset of each partition from the coordinator, or an empty dict without an answer."""
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
         group = ConsumerGroupTopicPartitions(self.group)

@@ -1,4 +1,4 @@
-"""A streaming query as a live member of its group, beside others: the cases of docs/spark-guarantees.md, one test each.
+"""A streaming query as a live member beside other members: a test for each case of docs/spark-guarantees.md.
 
 Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
 """
@@ -287,7 +287,8 @@ def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     our_member: Callable[..., OurMember],
     legacy_member: Callable[..., LegacyMember],
 ) -> None:
-    # By default it tries for 8 s; here for 3 s. One that only starts then fails to start, so this one is there before.
+    # A Scala member tries for 8 s by default, here for 3 s. The member is there before the batch, because a member that
+    # starts during the batch would fail to start.
     """A Scala member that has used up its retries during the batch."""
     tries = {"rebalance.max.retries": "10", "rebalance.backoff.ms": "300"}
     topic = new_topic(7)
@@ -311,7 +312,7 @@ def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     first.stop()
     eventually(lambda: "can't rebalance after 10 retries" in scala.log_text(), 60, "a member that gave up")
     assert one.owned_by(me) >= {3, 4}
-    # Members wake one that gave up. It owns a part of its share for a moment in each of its attempts.
+    # Members wake a member that gave up, which owns a part of its share for a moment in each attempt.
     eventually(lambda: one.owned_by(f"{one.group}_zzzz-") == set(), 60, "a member that owns nothing")
     one.sink.go_on.set()
     eventually(lambda: by_range(set(), {0, 1, 2, 3}, {4, 5, 6}), 60, "everything to be owned")

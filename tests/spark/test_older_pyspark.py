@@ -1,6 +1,6 @@
-"""The oldest PySpark with streams, and one before it: a part of these tests in environments that have them.
+"""A part of these tests with the oldest PySpark that has streams, and with a PySpark before streams.
 
-All of them: ``scripts/test --pyspark 4.2.1``. PySpark 4.1 has batches, snapshots and tables only.
+``scripts/test --pyspark 4.2.1`` runs all tests. PySpark 4.1 has batches, snapshots and tables only.
 """
 
 from __future__ import annotations

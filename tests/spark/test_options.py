@@ -79,7 +79,7 @@ def test_no_task_reads_more_records_than_it_may(
 
 
 def test_a_progress_tells_what_was_read_and_what_is_left(filled: Filled, tmp_path: Path) -> None:
-    """Spark has no description and no metrics of a Python source: if it has one day, the docs must say so."""
+    """Spark has no description and no metrics of a Python source. The docs must mention a later Spark that has."""
     from pyspark.sql import functions
 
     of_topic, sink = filled(2, [b"v"] * 100), Sink()
@@ -134,7 +134,7 @@ def test_every_write_is_refused_with_what_to_use_instead(spark: Any, table: str,
         assert 'This source only reads. Write to topics with Spark\'s own sink: format("kafka")' in str(
             refused.value
         ), number
-    for mode in ("error", "ignore"):  # Spark refuses these itself, before it asks a Python source
+    for mode in ("error", "ignore"):  # Spark refuses both modes before it asks a Python source
         with pytest.raises(PySparkException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             frame.write.format("zkconsumer").mode(mode).options(**options).save()
 

@@ -82,7 +82,7 @@ class Pipeline:
         self._script.write_text(code.replace(written, there))
 
     def start(self, *arguments: str, hold: int | None = None, where: str = "before") -> DriverProcess:
-        """Start it; with ``hold`` it waits before or after that write of its own."""
+        """Start the pipeline. With ``hold`` the pipeline waits before or after the write of this number."""
         self._held.unlink(missing_ok=True)
         task: dict[str, Any] = {"script": str(self._script), "arguments": arguments, "hold": hold, "where": where}
         task["held"] = str(self._held)
@@ -94,7 +94,7 @@ class Pipeline:
         return self._started[-1].start()
 
     def killed_at(self, write: int, where: str) -> None:
-        """Start it, and kill it with all its processes while it waits before or after a write."""
+        """Start the pipeline, and kill all its processes while it waits before or after a write."""
         process = self.start(hold=write, where=where)
         self.kill_when(process, self._held.exists)
 

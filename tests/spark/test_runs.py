@@ -51,7 +51,7 @@ def test_a_longer_topic_made_anew_is_read_whole(
     produce: Callable[..., int],
     new_query: NewQuery,
 ) -> None:
-    """Its log alone looks as if it had only grown; its node in ZooKeeper tells."""
+    """The new log looks like the old log grown longer. The topic's node in ZooKeeper tells the difference."""
     topic, group = new_topic(), new_group()
     produce(topic, messages(20), partitions=1)
     query = new_query(group, topic, failOnDataLoss="false")

@@ -1,1 +1,1 @@
-"""Tests that need no process but their own. The folder mirrors the package."""
+"""The tests that need no process but their own. The folder mirrors the package."""

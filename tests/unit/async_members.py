@@ -1,4 +1,4 @@
-"""Connectors for asyncio on a cluster in memory, with what most of their tests need."""
+"""Connectors for asyncio on a cluster in memory, and helpers of their tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def stream_of(connector: AsyncZookeeperConsumerConnector, **arguments: Any
 
 
 async def holding(reader: Any) -> asyncio.Task[None]:
-    """Start a task that takes a message and keeps it in hand, and wait until it has it."""
+    """Return a task that has taken a message and keeps it in hand."""
     taken = asyncio.Event()
 
     async def hold() -> None:

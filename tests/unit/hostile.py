@@ -1,4 +1,4 @@
-"""Answers that a hostile broker may give, read in a process of their own, whose peak of memory is printed.
+"""The answers of a hostile broker, read in a process of their own, whose peak of memory is printed.
 
 ``python -m tests.unit.hostile CASE WAY`` prints megabytes: before and at the peak. ``WAY`` is how the application
 asks: for messages or for columns.
@@ -86,7 +86,7 @@ ANSWERS: dict[str, tuple[int, int]] = {"length": (2**31 - 1, 0), "slow": (95 * M
 
 
 def read_set(records: bytes, way: str) -> str:
-    """Read a set as a stream's reader does, all of it; returns what became of it."""
+    """Read a whole set as a stream's reader does. Return the outcome."""
     budget = QueueBudget(64 * MB)
     queue = StreamQueue(2, lambda: None, budget)
     lease = valid_lease()

@@ -1,4 +1,4 @@
-"""What a run with ``concurrency`` shows of itself, on a cluster in memory."""
+"""The state that a run with ``concurrency`` shows, on a cluster in memory."""
 
 from __future__ import annotations
 

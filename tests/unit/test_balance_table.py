@@ -1,4 +1,4 @@
-"""What the calls and properties of a connector do in a run with ``concurrency``: a test for each line of the docs."""
+"""The calls and properties of a connector in a run with ``concurrency``: a test for each line of the docs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ cluster = cluster_with({"t": [[b"%d" % number for number in range(COUNT)], []]})
 
 
 class Held:
-    """A handler that keeps one message in hand until it is let go, and notes what it got."""
+    """A handler that keeps one message in hand until ``go``, and notes the handled offsets."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset

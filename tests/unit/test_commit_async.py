@@ -1,4 +1,4 @@
-"""``commit_offsets_async``: what it counts, and how its end is told."""
+"""``commit_offsets_async``: the messages that count as finished, and the reports of the end."""
 
 from __future__ import annotations
 

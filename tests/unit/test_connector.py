@@ -1,4 +1,4 @@
-"""Calls that a connector refuses at once."""
+"""The calls that a connector refuses at once."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_place_beyond_64_bits_is_refused(
 
 
 def test_polls_do_not_compute_the_state_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: each read without a message computed it, and so did each turn of streams read as one."""
+    """Bug: each read without a message computed the state, and so did each turn of merged streams."""
     made = []
     monkeypatch.setattr(GroupMember, "state", property(lambda member: made.append(member)))
     with FakeCluster(zookeeper=True) as cluster:

@@ -36,7 +36,7 @@ def drop(held: list[ZookeeperConsumerConnector]) -> None:
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
 @pytest.mark.parametrize("read", ["stream", "merged", "not at all"])
 def test_a_dropped_connector_is_told_of(cluster: FakeCluster, coordination: str, read: str) -> None:
-    """Its streams and threads referred to it, so it was never collected, and nobody heard of it."""
+    """Bug: streams and threads referred to the connector, which was never collected, and nobody was warned."""
     held = [new(cluster, coordination)]
     stream = held[0].create_message_streams({"t": 1})["t"][0]
     if read == "stream":

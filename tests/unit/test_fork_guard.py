@@ -1,6 +1,6 @@
-"""A forked process: what is its parent's works there no more and says so, and the parent is not disturbed.
+"""A forked process: the parent's objects refuse to work in the child and say so, and the parent is not disturbed.
 
-In processes of their own: pytest's has threads that should not be forked.
+The tests run in processes of their own, because pytest's process has threads that should not be forked.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _run(script: str) -> None:
 
 
 def test_a_child_that_goes_on_with_the_loop_gets_nothing() -> None:
-    """It is told why. So it is with columns and with all streams as one."""
+    """The child is told why, also with columns and with merged streams."""
     _run("""
         loop = iter(stream)
         assert next(loop).value == b"0"

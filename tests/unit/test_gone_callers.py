@@ -42,7 +42,7 @@ SOON = 0.05
 
 
 class Gone(Exception):
-    """Raised by a signal handler, or by whatever else ends a call early."""
+    """Raised by a signal handler, or by another early end of a call."""
 
 
 cluster = cluster_with({TP.topic: [[b"v"] * 10], OTHER.topic: [[b"v"] * 10]})
@@ -338,7 +338,7 @@ def test_a_change_under_way_goes_on_and_counts_no_later_message(cluster: FakeClu
 
 
 def test_a_topic_that_may_still_stay_cannot_be_added(application: Application) -> None:
-    """Its former streams would stay beside the new ones if the call that leaves it were withdrawn."""
+    """The topic's former streams would stay beside the new streams if the leaving call were withdrawn."""
     with busy_group_thread(application.member):
         leaving = threading.Thread(target=application.connector.unsubscribe, args=(TP.topic, scaled(WITHIN)))
         leaving.start()

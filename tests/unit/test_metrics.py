@@ -165,7 +165,7 @@ def test_a_snapshot_shows_late_and_new_instruments() -> None:
 
 
 def test_the_first_items_of_two_threads_are_counted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sees the other's beside its own, so neither begins the time after which they are told."""
+    """Bug: each thread found two items in the queue, and neither began the time after which items are told."""
     told: list[int] = []
     backlog = Backlog[int](Metrics(), told.extend)
 

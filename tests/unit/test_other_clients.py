@@ -59,7 +59,7 @@ def test_no_other_client_is_required() -> None:
 
 @pytest.mark.parametrize("kind", ["absent", "foreign"])
 def test_it_consumes_beside_any_other_client(kind: str, tmp_path: Path) -> None:
-    """A foreign one fails as soon as anything imports it; an absent one raises ImportError, which could be caught."""
+    """A foreign client fails at each import. An absent client raises ImportError, which the package could catch."""
     program = PROGRAM.replace("TIMEOUT", str(round(scaled(60) * 1000)))
     if kind == "absent":
         program = f"import sys\nsys.modules.update(dict.fromkeys({CLIENTS}))\n{program}"

@@ -155,7 +155,7 @@ def test_a_close_ends_a_read_in_the_middle(connector: ZookeeperConsumerConnector
 
 
 def test_a_start_beyond_the_log_is_named(cluster: FakeCluster, connector: ZookeeperConsumerConnector) -> None:
-    """It is out of range as one before the log is, and the whole log was read in its place."""
+    """Bug: the start is out of range, as a start before the log is, and the whole log was read instead."""
     with pytest.raises(ValueError, match=f"{FIRST}.* ends at offset {EACH}"):
         connector.read([FIRST], {FIRST: EACH + 1}, until=None)
     with connector.read([FIRST], {FIRST: EACH}, until=None) as stream:

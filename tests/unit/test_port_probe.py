@@ -1,4 +1,4 @@
-"""What answers at a wrong port is named: real sockets that answer as the servers do."""
+"""The server at a wrong port is named: real sockets that answer as the servers do."""
 
 from __future__ import annotations
 

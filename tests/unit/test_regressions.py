@@ -1,6 +1,6 @@
 """Failures of the original outside of groups and fetching, and the list of all such reports.
 
-Each test has the name of its report, and its docstring says what happened and why.
+The name of a test is the name of its report. The docstring tells the failure and the cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``run`` returns, and what a message tells of its attempts, in every form of ``run``."""
+"""The result of ``run``, and the attempts that a message shows, in every form of ``run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that share their partitions on a cluster in memory: their runs end, and begin again, while others go on."""
+"""Sharing members on a cluster in memory: the runs of members end and begin again, while other runs go on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Member:
 
 
 class Handlers:
-    """What the handlers of all members do: they note who had which message, and wait for ``go``."""
+    """The handlers of all members, which note the member of each message and wait for ``go``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -253,7 +253,7 @@ class Silence:
 
 
 class Blocking(ConsumerRebalanceListener):
-    """Its thread is never started, so nothing it is asked for returns."""
+    """A listener whose thread is never started. No call of the listener returns."""
 
 
 def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[FakeZooKeeper, Silence]:
@@ -266,7 +266,7 @@ def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -
 
 
 def closes_in_time(silence: Silence) -> None:
-    """Step it until it is closed: before it is waited for no more, and with nothing that waits without an end."""
+    """Step the member until it is closed. The end comes in time, and no wait on the way is endless."""
     rebalancer = silence.member.rebalancer
     for _ in range(20):
         if rebalancer.state.phase is Phase.CLOSED:

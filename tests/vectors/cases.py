@@ -17,7 +17,7 @@ MOST_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of one file; the name tells what the line is about."""
+    """One line of a file of cases. ``name`` tells the subject of the line."""
 
     file: str
     line: int

@@ -1,7 +1,7 @@
 """Odd bytes in another member's node, or in the topic's, as 1.1.1 read them.
 
-Where it accepts them, we assign the same. Where it throws, and its whole group stops, we name the node and go on
-without it.
+Where 1.1.1 accepts the bytes, we assign the same. Where 1.1.1 throws, and the whole group stops, we name the node and
+go on without it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def test_a_group_is_placed_as_recorded(case: Case) -> None:
 
 
 def check_beside_kafka(case: Case) -> None:
-    """Kafka evens out totals only. So ours may move more, by what the topics need, and never is less even."""
+    """Kafka evens out totals only. Ours may move more partitions, as the topics need, and is never less even."""
     members = members_of(case)
     topics = case.data["topics"]
     threads = {t: [ThreadId(name) for name in sorted(members) if t in members[name].topics] for t in topics}

@@ -53,7 +53,7 @@ def strategy(name: str, params: dict[str, Any]) -> QueueAllocator:
 def answer(data: dict[str, Any]) -> list[list[object]] | None:
     params, current, clients = data["params"], data["currentCID"], data["cidAll"]
     queues = [MessageQueue(*queue) for queue in data["mqAll"] or ()]
-    if data["strategy"] == "CONFIG":  # hands out what it was given; ours is a table with checks, tested by itself
+    if data["strategy"] == "CONFIG":  # returns its parameter; ours is a table with checks and has its own tests
         configured: list[list[object]] | None = params["messageQueueList"]
         return configured
     if data["strategy"] == "POP_SHARE":

@@ -25,7 +25,7 @@ def test_a_filter_allows_what_the_original_allows(case: Case, request: pytest.Fi
         wanted = kind(case.data["raw"])
     except UntranslatableTopicFilterError as error:
         if request.config.getoption("vectors", default=None) in (None, str(DATA)):
-            raise  # we know none that Java accepts and we refuse: see core/java_regex.py for what is
+            raise  # Java accepts no recorded filter that we refuse: see core/java_regex.py
         pytest.skip(f"refused by name: {error}")
     assert wanted.regex == case.data["regex"]
     allowed = [topic for topic in case.data["topics"] if wanted.allows(topic, case.data["exclude_internal"])]

@@ -10,9 +10,9 @@ The JSON file of results:
 - ``scenarios``: a list; each has ``scenario`` (its name), ``took_seconds``, ``quick`` (no figure counts then), its
   settings, and ``cases``.
 - a case has ``case`` (what was read), ``compared`` (the measure that ratios are of), ``more_is_better``, ``ours`` (the
-  name of ours), ``turns``, ``load_average_before_each`` (turn of a peer, in the order of running) and ``peers``: by
-  name a dictionary of measures, each with ``median``, ``lowest``, ``highest`` and ``turns`` (all values), and
-  ``ours_to_this``: how many times better ours is, by medians.
+  name of ours), ``turns``, ``load_average_before_each`` (turn of a peer, in the order of running) and ``peers``.
+- ``peers`` has by name a dictionary of measures, each with ``median``, ``lowest``, ``highest`` and ``turns`` (all
+  values), and ``ours_to_this``: how many times better ours is, by medians.
 - measures of bulk reading: ``messages_per_second`` (from the peer's first message to its last),
   ``warm_messages_per_second`` (the second half of the messages; 0: not told), ``cpu_seconds_per_million`` (messages; of
   the peer's process, from ready to its end), ``broker_cpu_seconds_per_million``, ``peak_mib`` (resident).

@@ -1,4 +1,4 @@
-"""``scripts/bench``: runs measurements, prints them, writes them to a JSON file and draws them."""
+"""``scripts/bench``: runs measurements, prints and draws the results, and writes a JSON file."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _empty(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
 
 
 def middle_rate(counted: Sequence[tuple[float, int]]) -> float:
-    """Return the messages a second between the first and the last tenth of what was counted.
+    """Return the messages a second between the first and the last tenth of the counted messages.
 
     Arguments: (seconds, number so far), in ascending order. Raises RuntimeError if there is too little.
     """

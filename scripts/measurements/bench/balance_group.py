@@ -1,4 +1,4 @@
-"""A group of member processes for ``scripts/bench balance``, the messages that it gets, and what its handlers recorded.
+"""A group of member processes for ``scripts/bench balance``, the group's messages, and the records of handlers.
 
 One thread calls; each member has a thread that reads its output. Every process ends with this one.
 """
@@ -136,7 +136,7 @@ def group_of(
     before(name)
     with tempfile.TemporaryDirectory(prefix="zkconsumer-bench-") as folder, ExitStack() as ending:
         record = Path(folder) / "handled"
-        os.environ[RECORD_FILE] = str(record)  # its processes, and those that they start, inherit it
+        os.environ[RECORD_FILE] = str(record)  # the members' processes and their workers inherit the variable
         members = [BalanceMember(cluster, name, name, way) for _ in range(way.processes)]
         for member in members:
             ending.callback(member.close)
@@ -164,7 +164,7 @@ def zipf_keys(messages: int, keys: int, exponent: float) -> list[bytes]:
 def ideal_seconds(keys: Sequence[bytes], workers: int, each: float) -> float:
     """Return the time in which so many workers can handle these messages at best.
 
-    ``each`` message takes so many seconds, and those of one key come one after the other.
+    A message takes ``each`` seconds, and messages of one key are handled in turn.
     """
     return max(len(keys) * each / workers, max(Counter(keys).values()) * each)
 

@@ -1,7 +1,7 @@
 """The handlers of ``scripts/bench balance``: functions of a module, so that worker processes can import them.
 
 A handler that records appends 24 bytes to the file of its process's environment: when it returned (CLOCK_MONOTONIC in
-nanoseconds), partition, and offset. One write of so few bytes is atomic, so all threads and processes share the file.
+nanoseconds), partition, and offset. A write of 24 bytes is atomic, so all threads and processes share the file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Columns: ``stream.batches()``, the lengths of the values added up by Arrow, beside whoever hands out objects.
+"""Columns: ``stream.batches()``, the lengths of the values added up by Arrow, beside peers that hand out objects.
 
-No peer has columns, so they are those of ``iterate``, and our own iteration.
+No peer has columns. The peers are peers of ``iterate``, and our own iteration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns, medians, ratios, tables: what all scenarios with peers have in common.
 
-The machine's speed varies more from minute to minute than the peers differ. So in each turn all of them run, one after
-the other, every turn beginning with another one; what counts is the median of a peer's turns, and ratios.
+The machine's speed varies more from minute to minute than the peers differ. So all peers run in each turn, and every
+turn begins with another peer. The median of a peer's turns counts, and ratios of medians.
 """
 
 from __future__ import annotations

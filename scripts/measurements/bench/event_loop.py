@@ -1,4 +1,4 @@
-"""Reading on an event loop: one member, one stream, one topic of 4 partitions. Compared with aiokafka, both ways."""
+"""Reading on an event loop: a member with a stream of a topic of 4 partitions. Compared with aiokafka, both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream iteration: one member, one stream, one topic of 4 partitions, the value read for each message.
+"""Stream iteration: a member with a stream of a topic of 4 partitions, which reads the value of each message.
 
 Compared with the original Scala connector and with confluent-kafka in both ways of using it. The time is each peer's
 own, from its first message to its last; CPU time and memory are read from outside.

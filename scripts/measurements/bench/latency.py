@@ -1,9 +1,9 @@
 """Latency: the age of a message when it is handed out, at 1,000 messages a second.
 
-A separate process produces messages of 100 bytes, one at a time, evenly, to 4 partitions. It stamps each one right
-before it hands it to the producer. Producer and consumers read the same clock of the same machine (CLOCK_MONOTONIC). So
-the age includes the producer and the broker, which are the same for all peers. Messages of the first seconds, while a
-JVM is cold, do not count.
+A separate process produces messages of 100 bytes, one at a time, evenly, to 4 partitions. The process stamps a message
+right before the hand-over to the producer. Producer and consumers read the same clock of the same machine
+(CLOCK_MONOTONIC). So the age includes the producer and the broker, which are the same for all peers. Messages of the
+first seconds, while a JVM is cold, do not count.
 
 At this rate one stall of 80 ms makes 80 messages late. That is the p99 of the 8,000 messages in a turn, whether the
 broker's garbage collector stalled, the producer or another process. So turns are long, and each peer has three of them.

@@ -1,4 +1,4 @@
-"""Many partitions: what an idle member costs, and how fast one stream reads them all.
+"""Many partitions: the cost of an idle member, and the speed of a stream that reads all partitions.
 
 Idle, a member owns 100 partitions of which each has had a message, and waits at its default settings; the CPU time of
 its process and of the broker is taken over some seconds. Bulk reading is that of ``iterate``, from 200 partitions.
@@ -59,7 +59,7 @@ def _idle(cluster: DevCluster, plan: Plan, peers: Mapping[str, Peer]) -> dict[st
     def contestant(number: int, peer: Peer) -> Callable[[int], Measures]:
         def wait(turn: int) -> Measures:
             group = f"idle-{number}-{turn}"
-            # one message more than there is, so that a peer that ends with the last one does not
+            # one message more than the topic has: the Scala peer would end with the last message
             total = IDLE if peer.kind != "scala" else IDLE + 1
             task = Task(
                 cluster.zookeeper_connect,

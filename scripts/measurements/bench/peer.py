@@ -2,8 +2,8 @@
 
 The command is ``python -m scripts.measurements.bench.peer '<task as JSON>'``.
 Says what tests/cluster/legacy/GroupMember.java says: "ready" once it consumes, "end MESSAGES BYTES SECONDS" after the
-last message, with the time from the first message to the last; and writes the same report. The loops are what a user
-would write, and all of them read the value and add up its length.
+last message, with the time from the first message to the last; and writes the same report. The loops are loops that a
+user would write. Each loop reads the value and adds up its length.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from zkconsumer.spark import register
 
 OURS, KAFKA = "zkconsumer", "kafka"
 _SOURCE, _TOKENS = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
-# Newest first, after the installed PySpark's own. Not every repository has every one; the preview is for such that have
-# the token provider only so.
+# Newest first, after the installed PySpark's own. A repository may lack a version. The preview is for repositories that
+# have no other token provider.
 _VERSIONS = ("4.3.0", "4.2.1", "4.2.0", "4.1.1", "4.1.0", "4.1.0-preview1", "4.0.1", "4.0.0")
 _WANTED = re.compile(r"(spark-(sql|token-provider)-kafka|kafka-clients-|commons-pool2-)")
 _SUM = ("count(1)", "sum(length(value))")
@@ -76,7 +76,7 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 class Runs:
-    """One session and what is asked of it."""
+    """A Spark session and the queries that run in it."""
 
     def __init__(self, settings: dict[str, str], jars: list[Path]) -> None:
         from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ class Runs:
         return {"seconds": perf_counter() - began, "rows": rows, "bytes": size}
 
     def available(self, source: str, topic: str, group: str) -> dict[str, Any]:
-        """A streaming query over all there is, in one batch; also what Spark says that its triggers took."""
+        """Run a streaming query over the whole topic. Return also the time of the triggers that Spark reports."""
         found: list[Any] = []
 
         def sink(frame: Any, _: int) -> None:
@@ -130,7 +130,7 @@ class Runs:
     def micro(
         self, source: str, topic: str, group: str, rows: int, options: dict[str, str], batches: int = _MICRO_BATCHES
     ) -> dict[str, Any]:
-        """A streaming query in batches of ``rows``, one behind the other, into nothing: what each trigger took."""
+        """Run a streaming query in batches of ``rows``, into nothing. Return the times of the triggers."""
         stream = self._stream(source, topic, group, maxOffsetsPerTrigger=str(rows), **options)
         writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint(group))
         began = monotonic()

@@ -51,7 +51,7 @@ def simulated(sizes: Sequence[tuple[int, int]]) -> list[Cost]:
 
 
 def rolling_restarts(*, real: bool, partitions: int) -> list[dict[str, Any]]:
-    """Restart ten members one after the other, with each strategy; print and return what moved."""
+    """Restart ten members in turn, with each strategy. Print and return the moves of partitions."""
     ways = (("sticky", True), ("sticky", False), ("range", False))
     if real:
         from scripts.measurements.scale import real_rolling

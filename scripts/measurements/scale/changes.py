@@ -2,8 +2,8 @@
 
 A group of ``members`` shares one topic of ``partitions``. Then one member joins (in the middle of the order of names),
 leaves, is killed or restarts, or all members start at once. The simulation counts all requests to ZooKeeper from the
-change until nothing happens any more. The time ends with the last owner node. It begins with the change; for a killed
-member with the end of its session, for a restarted one with its new start.
+change until nothing happens any more. The time ends with the last owner node. The time begins with the change, with the
+end of a killed member's session, or with the new start of a restarted member.
 
 "rest" is the cost of 20 seconds without a change: our members check their nodes then, the original does not.
 Heartbeats are not counted, because they are equal.
@@ -36,7 +36,7 @@ BROKERS = 3
 
 
 class SimulatedMember(Protocol):
-    """One of either side, as far as this module is concerned."""
+    """A member of ours or of the original, as far as this module uses it."""
 
     consumer: str
 
@@ -127,7 +127,7 @@ class SimulatedGroup:
 
 
 def simulate(side: str, change: str, partitions: int, members: int, *, counts_cpu: bool = False) -> Cost:
-    """The cost of one change of a group of so many members (where one joins, it is the last of them)."""
+    """Return the cost of a change of a group of ``members``, which include a joining member."""
     interval = REST_S if change == "rest" else NEVER
     group = SimulatedGroup(side, partitions, counts_cpu=counts_cpu, interval=interval)
     names = [f"host{number:03}.example.org-1795230310008-ba05be38" for number in range(members)]
@@ -195,7 +195,7 @@ def _changed(group: SimulatedGroup, change: str, names: list[str], one: str) -> 
     group.settle()
     wanted = group.wanted()
     moved = {number for number, thread in wanted.items() if before.get(number) != thread}
-    if change == "restart":  # its partitions, and what moves to make up for it and back, is what a leave moves
+    if change == "restart":  # a restart moves the partitions of a leave, and moves them back
         without = range_owners([f"{GROUP}_{name}-0" for name in names if name != one], group.partitions)
         moved = {number for number, thread in before.items() if without[number] != thread}
     return _cost(group, change, cpu_before, counts_from, moved)

@@ -19,7 +19,7 @@ QUIET_S = 0.5
 
 
 class Owner(NamedTuple):
-    """One owner node: the thread it names, its creation in ZooKeeper's order and by its clock (seconds)."""
+    """An owner node: the named thread, and the creation in ZooKeeper's order and by ZooKeeper's clock (seconds)."""
 
     thread: str
     czxid: int
@@ -48,7 +48,7 @@ class OwnerNodes:
         self._partitions = partitions
 
     def read(self) -> dict[int, Owner]:
-        """All of them, in one pipelined look."""
+        """Return all owner nodes, in one pipelined look."""
         pending = {n: self._client.get_async(f"{self._path}/{n}") for n in range(self._partitions)}
         found = {}
         for number, answer in pending.items():

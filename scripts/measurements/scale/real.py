@@ -1,6 +1,6 @@
 """Times of real members that share a topic of many partitions, beside Scala 1.1.1 on the same servers.
 
-Four members join one by one, one leaves cleanly, one is killed. The time of a join begins with the member's
+Four members join in turn, a member leaves cleanly, a member is killed. The time of a join begins with the member's
 registration, that of a leave with the signal, that of a kill with the end of its session in ZooKeeper. It ends when
 every partition is with its thread and stays there.
 

@@ -55,7 +55,7 @@ def shorter_times(factor: float) -> Iterator[None]:
 
 
 class Change(NamedTuple):
-    """One new plan: when it was seen, its version, and the partitions that it moved."""
+    """A new plan: the time at which it was seen, the version, and the number of moved partitions."""
 
     at: float
     version: int

@@ -184,7 +184,7 @@ class CountedSession(FakeSession):
     # ---- the session's interface ----
 
     def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
-        """All of it as one round trip, and what is missing and watched, or there though it rarely is, as another."""
+        """Look in one round trip. With a watch, missing nodes and present rare nodes take a second round trip."""
         own = self._watch(watch)
         contents = [*wanted.nodes, *wanted.existing, *wanted.plain]
         seen = self._reads(
@@ -269,7 +269,7 @@ class CountedSession(FakeSession):
         )
 
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
-        """A look at all of them, and one create for each level of those that are missing."""
+        """Look at all nodes. If a node is missing, create each level of the paths in one round trip."""
         if any(node is None for node in self.stat(paths, deadline)):
             levels = {
                 "/".join(path.split("/")[: depth + 1]) for path in paths for depth in range(1, path.count("/") + 1)

@@ -2,7 +2,7 @@
 
 It has the arguments and the output of ``legacy/GroupMember.java``. The main thread reads the first stream, and each
 other stream has its own thread. SIGTERM is a clean end: the signal handler itself calls ``shutdown`` in the main
-thread. With ``member.commit=each`` a message's thread commits it before it prints its line.
+thread. With ``member.commit=each`` a thread commits each message before it prints the message's line.
 """
 
 from __future__ import annotations

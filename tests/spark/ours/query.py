@@ -1,4 +1,4 @@
-"""A Spark driver of its own that runs one streaming query: to be killed, with all that belongs to it.
+"""A Spark driver with one streaming query, in a process that tests kill together with its child processes.
 
 ``query.py '<task as JSON>'``. Each batch becomes a file ``batch-N.json`` in the folder ``out``, which replaces the one
 of a former try. While there is a file ``hold``, the task that reads waits in the middle of the batch. The session is

@@ -80,7 +80,7 @@ def test_hot_partitions_are_spread() -> None:
 
 
 def test_a_single_hot_partition_moves_nothing_in_circles() -> None:
-    """Whoever has it has too much. The others are evened out all the same."""
+    """The owner of the hot partition has too much anywhere. The other loads are evened out all the same."""
     loads = even(p0=5000.0)
     after = even_load({"t": THREADS}, PARTITIONS, placed(), loads, gap=NARROW_GAP)
     assert not is_uneven({"t": THREADS}, PARTITIONS, after, loads)

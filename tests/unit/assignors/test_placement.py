@@ -1,4 +1,4 @@
-"""The decisions of members that follow one plan: who writes it, who waits for how long, and what is reserved."""
+"""The decisions of members that follow a plan: who writes the plan, how long members wait, and what is reserved."""
 
 from __future__ import annotations
 

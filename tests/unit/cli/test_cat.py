@@ -1,4 +1,4 @@
-"""``zkconsumer cat`` on a cluster in memory: where it begins and ends, what it prints, and as a member."""
+"""``zkconsumer cat`` on a cluster in memory: the begin, the end and the output, alone and as a member."""
 
 from __future__ import annotations
 

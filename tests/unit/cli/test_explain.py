@@ -108,7 +108,7 @@ def test_the_docs_list_only_causes_that_exist() -> None:
 
 
 def test_two_snapshots_prove_that_a_group_is_stuck(explain: Printed) -> None:
-    """In one of them nobody can tell when the member left: its node is gone."""
+    """A single snapshot does not tell when the member left, because the member's node is gone."""
     ids = replace(HEALTHY.members[ConsumerId("g_a")].stat or NodeStat(0, 0, 0, 0), pzxid=10_000)
     now = replace(HEALTHY, owners={}, ids_node=ids)
     assert explain(now).startswith("Group g is Rebalancing: nobody owns")

@@ -96,7 +96,7 @@ def test_one_refused_group_stops_no_other(cluster: FakeCluster, run: Run) -> Non
 
 @pytest.mark.parametrize("node", ["ids/g_a", "owners/t/0"])
 def test_members_in_zookeeper_protect_both_stores(node: str, cluster: FakeCluster, run: Run) -> None:
-    """Members that ZooKeeper coordinates may keep their offsets in Kafka."""
+    """A member that ZooKeeper coordinates may keep its offsets in Kafka."""
     cluster.zookeeper.put(f"/consumers/g/{node}", REGISTRATION if "ids" in node else b"g_a-0", ephemeral_owner=7)
     code, out, _ = run("delete-offsets g --topic t --execute")
     assert code == 1

@@ -404,7 +404,7 @@ def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
     ],
 )
 def test_describe_takes_the_word_behind_state_as_a_group(arguments: str, groups: list[str]) -> None:
-    """It answered "does not take a value for [state]" to what an operator of Kafka's tool types."""
+    """Bug: the usual command line of Kafka's tool got the answer "does not take a value for [state]"."""
     found = parsed(arguments.split())
     assert wrong_usage(found) == ""
     assert (sorted(found.group), found.state) == (groups, "")

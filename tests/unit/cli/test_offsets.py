@@ -204,7 +204,7 @@ def test_one_refused_group_does_not_stop_the_others(world: World) -> None:
 
 
 def test_a_group_without_an_undo_file_stops_no_other(world: World) -> None:
-    """Its name is too long for a file, so nothing of it is written."""
+    """The group's name is too long for an undo file, so no offset of the group is written."""
     long = "f" * 240
     world.put(10)
     world.put(10, group=long)
@@ -237,7 +237,7 @@ def test_a_signal_lists_what_was_not_written(
 
 
 def test_impatient_signals_do_not_hide_what_was_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one interrupts the write, the third one the look at its result."""
+    """The second signal interrupts the write, and the third signal the look at the result."""
 
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -74,7 +74,7 @@ def test_since_takes_ages_and_times() -> None:
 
 @pytest.mark.parametrize("text", ["2023-11-14T24:00", "2023-11-14 24:00:00Z", "20231114T24"])
 def test_an_hour_of_24_is_no_time_on_any_python(text: str) -> None:
-    """Python 3.14 reads it as the next day, and older ones refuse it."""
+    """Python 3.14 reads an hour of 24 as the next day, and older Pythons refuse it."""
     with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
         moment_argument(text)
     for other in ("2023-11-24", "2023-11-24T22:24:24Z", "20231124T2224"):

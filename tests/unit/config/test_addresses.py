@@ -1,4 +1,4 @@
-"""``broker.address.map``: what is taken, what is refused, and that both name and port find their way."""
+"""``broker.address.map``: accepted and refused values, and that name and port of a broker are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConsumerConfig: what is taken, what is refused and in which words, what is in effect."""
+"""ConsumerConfig: accepted values, refused values and their errors, and the values in effect."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_other_text_is_no_note(text: str) -> None:
 
 
 def test_slots_of_another_order_say_nothing() -> None:
-    """With another order the same slot has other messages: what is finished of it would hide them."""
+    """In another order a slot has other messages. The slot's finished offsets would hide unfinished messages."""
     whole, some = Finished(5, 9, (5,)), Finished(5, 12, (7,), 0b1010)
     note = FinishedNote(5, (whole, some), {7: Attempts(1, 2)}, by_key=False)
     assert decode_note(encode_note(note)) == note
@@ -222,7 +222,7 @@ def test_what_is_before_the_base_is_not_written() -> None:
 
 
 def test_attempts_beyond_their_bound_are_left_out() -> None:
-    """What this release writes it must be able to read."""
+    """A release must be able to read its own notes."""
     attempts = {offset: Attempts(1, 2) for offset in range(MOST_ATTEMPTS + 1)}
     whole = FinishedNote(0, (Finished(0, 90_000, tuple(attempts)),), attempts)
     assert decode_note(encode_note(whole)) == replace(whole, attempts={})

@@ -32,7 +32,7 @@ def ledger(start: int, note: FinishedNote | None = None, **more: object) -> Mess
 
 
 class Owner:
-    """The owner of one partition, and what is stored of it; ``handled`` is the truth."""
+    """The owner of one partition, with the stored offset, note and pointers; ``handled`` is the truth."""
 
     def __init__(self) -> None:
         self.handled: set[int] = set()
@@ -200,7 +200,7 @@ def test_a_base_during_reading_again_is_not_guessed() -> None:
 
 @pytest.mark.parametrize("read_to", [4, 6])
 def test_slots_that_come_back_stay_finished_beyond_ours(read_to: int) -> None:
-    """The owner has read the log and finished nothing. The note said nothing of what the borrower had finished."""
+    """The owner has read the log and finished nothing. The note lacked the messages that the borrower had finished."""
     owner = ledger(0)
     owner.lend("b", 0b10, [])
     owner.read([0, 3], read_to)

@@ -88,7 +88,7 @@ def test_what_works_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Its fetcher is made anew for each try, and each of them logged its first failure: 72 lines in 15 s."""
+    """Bug: each try makes a new fetcher, and each fetcher logged its first failure: 72 lines in 15 s."""
     caplog.set_level(logging.INFO)
     with FakeCluster(2, zookeeper=True) as cluster:
         cluster.create_topic("t")

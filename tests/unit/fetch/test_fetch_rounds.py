@@ -1,4 +1,4 @@
-"""What a fetcher asks for from round to round, in a fetch session, and when it wakes its readers."""
+"""The requests of a fetcher from round to round, in a fetch session, and the moments at which it wakes readers."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_no_reader_waits_for_a_login() -> None:
 
 
 def test_no_reader_waits_while_a_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came before a refusal is read while the fetcher pauses."""
+    """A reader gets the messages from before the refusal while the fetcher pauses."""
     woken = threading.Event()
     one = OnePartition()
     one.queue.watch(woken.set)

@@ -80,7 +80,7 @@ def test_kafka_1178_fetchers_have_numbers_that_exist(topic: str, partition: int,
 
 
 class Cluster:
-    """One broker that leads t-3 as long as ``leader`` says so, and what is registered in ZooKeeper."""
+    """A broker that leads t-3 while ``leader`` says so, and the brokers that are registered in ZooKeeper."""
 
     def __init__(self) -> None:
         self.it = OnePartition()
@@ -171,8 +171,8 @@ def test_kafka_1461_a_failed_fetch_is_not_repeated_at_once(caplog: pytest.LogCap
 
 
 def test_kafka_4319_fetchers_end_together() -> None:
-    """They were stopped one after the other, each with its own wait. KAFKA-1886, KAFKA-2241: an interrupt did not reach
-    a blocking read.
+    """Fetchers were stopped in turn, each with a wait of its own. KAFKA-1886, KAFKA-2241: an interrupt did not reach a
+    blocking read.
     """
     cluster = Cluster()
     waiting: list[int] = []

@@ -43,7 +43,7 @@ def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int
 @pytest.mark.parametrize("error", [0, 1, 2, 6])
 @pytest.mark.parametrize("revoked", [False, True])
 def test_an_answer_for_a_position_that_was_left_is_dropped(error: int, revoked: bool) -> None:
-    """As after a seek: neither its records nor its error are of the place where we are now."""
+    """As after a seek: the answer's records and error do not belong to the present position."""
     it = OnePartition()
     it.position.cursor.fetched, it.position.revoked = 0 if revoked else 5, revoked
     outcomes = handled(it, part(error))

@@ -73,7 +73,7 @@ def test_a_shorter_log_is_read_from_its_start_by_the_next_owner(cluster: FakeClu
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_new_leader_with_the_same_log_changes_nothing(cluster: FakeCluster, tells: bool) -> None:
-    """It is believed, whether it tells its epochs or not."""
+    """The member believes the new leader, with or without the leader's epochs."""
     if not tells:
         cluster.fail("OffsetForLeaderEpoch", REFUSED, EVERY_TIME)
     with reading(cluster) as (_, stream):
@@ -107,7 +107,7 @@ def test_a_shorter_old_format_log_is_not_read_from_its_end(*, taken: bool) -> No
 
 
 def test_what_is_queued_is_handed_out_before_going_back(cluster: FakeCluster) -> None:
-    """It was written once, and whoever reads it now would have read it a moment before the truncation."""
+    """The queued messages were once in the log. A reader would have got them a moment before the truncation."""
     with reading(cluster) as (connector, stream):
         assert take(stream, 1) == [(0, "a")]
         eventually(lambda: asked(cluster)[-1] == 6, 10, "all to be fetched")
@@ -186,7 +186,7 @@ def test_a_broker_that_refuses_every_offset_is_asked_seldom(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("grown", ["CD", "CDEFGHIJ"])
 def test_an_offset_in_kafka_is_stored_with_its_epoch(grown: str) -> None:
-    """Its next owner sees by it that the log was truncated meanwhile, however long it has become."""
+    """The epoch tells the next owner that the log was truncated meanwhile, however long the log has become."""
     with FakeCluster(2) as cluster:
         cluster.create_topic("t")
         add(cluster, "abcdef")

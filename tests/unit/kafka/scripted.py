@@ -117,7 +117,7 @@ def answers(*bodies: bytes) -> Script:
 
 
 class ScriptedBroker:
-    """Serves one connection after the other on a thread of its own; ends with the block."""
+    """Serves connections in turn on a thread of its own, and ends with the block."""
 
     def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts)

@@ -1,4 +1,4 @@
-"""Columns say the same as the records they are made of, read one by one."""
+"""Columns have the values of their records, which the tests read one by one."""
 
 from __future__ import annotations
 

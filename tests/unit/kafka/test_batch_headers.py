@@ -1,4 +1,4 @@
-"""The checksum of batches: all ways to compute it say what the slow one says."""
+"""The checksum of batches: each quick way to compute it agrees with the slow way."""
 
 from __future__ import annotations
 

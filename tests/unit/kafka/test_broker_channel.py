@@ -409,7 +409,7 @@ def test_a_large_answer_does_not_stay_in_memory() -> None:
 
 @pytest.fixture
 def receives(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what connections receive from now on, one for each call of the system."""
+    """The number of bytes that each receiving call of a connection returns from now on."""
     sizes: list[int] = []
     receive = Connection.receive_some
 

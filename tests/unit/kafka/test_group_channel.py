@@ -71,7 +71,7 @@ def joins(channel: GroupChannel, deadline: Deadline | None = None) -> Joined:
 def coordinator(
     *answers: Mapping[str, Any], ranges: Mapping[int, tuple[int, int]] = ALL
 ) -> Iterator[tuple[GroupChannel, list[tuple[str, int, dict[str, Any]]]]]:
-    """A channel to a broker that gives these answers in turn, and what it was asked."""
+    """A channel to a broker that gives these answers in turn, and the requests that the broker got."""
     asked_: list[tuple[str, int, dict[str, Any]]] = []
 
     def script(peer: Peer) -> None:

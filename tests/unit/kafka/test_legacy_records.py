@@ -169,7 +169,7 @@ def _read_on(data: bytes, fetch_offset: int) -> tuple[list[int], list[tuple[int,
 def test_an_offset_that_does_not_fit_its_neighbours_is_corrupt(
     magic: int, written: list[int], asked: int, seen: list[int], given_up: list[tuple[int, int]]
 ) -> None:
-    """It moved the position back, so that messages came again, or beyond the log, so that they were lost."""
+    """Bug: the position moved back, and messages came again, or beyond the log, and messages were lost."""
     data = _messages(written, magic)
     assert _read_on(data, asked) == (seen, given_up)
     if given_up and given_up[0][0] == asked:
@@ -179,7 +179,7 @@ def test_an_offset_that_does_not_fit_its_neighbours_is_corrupt(
 
 
 def test_a_message_that_goes_back_behind_a_batch_is_corrupt() -> None:
-    """Read anew from its offset, it was left out in silence: nothing before it told that offsets had gone that far."""
+    """Bug: a read that began behind the batch left the message out in silence: nothing told how far the batch went."""
     data = MessageSet([Batch(THREE)], base=7).data + _messages([9])
     for asked in (7, 10):
         assert _read_on(data, asked) == (list(range(asked, 10)), [(10, 11)])

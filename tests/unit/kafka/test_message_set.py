@@ -40,7 +40,7 @@ TEN = [Written(value=b"%d" % n, timestamp=1000 + n) for n in range(10)]
 
 
 def patched(batch: Batch, *changes: tuple[str, int, int], base: int = 0) -> bytes:
-    """A set of one batch with other numbers in its head: the format of each, its place, and the number."""
+    """Return the set of a batch with changed numbers in its head. A change has a format, a place and a number."""
     data = bytearray(MessageSet([batch], base=base).data)
     for form, at, number in changes:
         struct.pack_into(form, data, at, number)

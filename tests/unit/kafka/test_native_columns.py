@@ -1,4 +1,4 @@
-"""The quickest way to columns: what it refuses, and what it does not import."""
+"""The quickest way to columns: the batches that it refuses, and the modules that it does not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where records begin: the vectors say what reading one record after the other says."""
+"""The begins of records: the vectors agree with a reader of single records."""
 
 from __future__ import annotations
 

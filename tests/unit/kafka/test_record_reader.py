@@ -25,7 +25,7 @@ def batch(records: Sequence[bytes], *, stamp: int = 0, attributes: int = 0, coun
 
 
 def read(data: bytes | memoryview, *, base: int = 0, span: int = 10, first: int = 0) -> tuple[list[Record], str]:
-    """The records, and what is wrong with the one behind them."""
+    """Return the records, and the fault of the record behind them."""
     reader = RecordReader(data, base, span, first)
     found = []
     while reader.left:

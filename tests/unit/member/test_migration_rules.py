@@ -27,7 +27,7 @@ def test_whoever_does_not_say_so_or_cannot_be_read_is_no_bridge() -> None:
 
 
 def test_our_share_is_the_assigned_part_known_to_zookeeper() -> None:
-    """A partition counts if the brokers assigned it to one of our streams and the ZooKeeper view has it."""
+    """A partition counts if the brokers assigned it to a stream of ours and the ZooKeeper view has the partition."""
     threads = threads_of(view(), exclude_internal_topics=True)
     given = {("t", 0): 1, ("t", 9): 0, ("t", 1): 2, ("unknown", 0): 0}
     streams = {TopicPartition(*tp): number for tp, number in given.items()}

@@ -67,7 +67,7 @@ def test_a_moved_offset_is_dealt_with_by_policy(
 
 @pytest.mark.parametrize("policy", ["overwrite", "raise"])
 def test_nothing_is_insisted_on_before_the_start(policy: str) -> None:
-    """Nothing was read of it, so the offset that somebody wrote is its start."""
+    """No message was read, so the partition starts at the offset that somebody wrote."""
     house = House(policy, offset=None)
     house.nodes[T0] = KnownOffset(9, 4)
     assert house.refuse() is None

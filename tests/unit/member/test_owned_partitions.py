@@ -74,7 +74,7 @@ def adopt(owned: OwnedPartitions) -> None:
 def test_each_move_makes_a_new_position(
     move: Callable[[OwnedPartitions], None], place: tuple[int | None, int], log: list[Any]
 ) -> None:
-    """``place`` is where it is consumed and committed; the stream is told first, so the old one hands out no more."""
+    """``place`` has the consumed and the committed offset. The stream hears first, and leaves the old position."""
     recorder = Recorder()
     owned, _ = owning(recorder, T0)
     old = owned.positions[T0]

@@ -86,7 +86,7 @@ def test_an_abandoned_partition_is_not_waited_for(house: House) -> None:
 
 
 def test_the_message_of_the_requester_counts_as_finished(house: House) -> None:
-    """It unsubscribes and waits for us, so waiting for its message would last for ever."""
+    """The requester unsubscribes and waits for the revocation. To wait for the requester's message would never end."""
     position = house.first
     position.held_until = 6
     house.inbox.changes.ask(change({position: range(5, 6)}))

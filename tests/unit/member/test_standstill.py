@@ -49,7 +49,7 @@ def test_what_stands_still(state: ConnectorState, obstacle: str, still: bool) ->
 
 @pytest.mark.parametrize("error", [ValueError("no; not at all"), None], ids=["raises", "hangs"])
 def test_a_listener_that_does_not_work_hinders_nothing(error: Exception | None) -> None:
-    """What the listener raised may hold any text, also that which separates troubles."""
+    """The listener's error may hold any text, also the separator of troubles."""
     goes_on = Event()
 
     class Broken(ConsumerRebalanceListener):

@@ -35,7 +35,7 @@ def soon() -> Deadline:
 
 
 class ZooKeeper(Protocol):
-    """What a test does to a ZooKeeper past the members: the fake, or a real one."""
+    """A ZooKeeper that a test changes past the members: the fake, or a real one."""
 
     def session(self) -> Session:
         """Return a session; one of the fake is not open yet."""

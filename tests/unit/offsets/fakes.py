@@ -42,7 +42,7 @@ class MemoryStore:
 
 
 def failing(*errors: BaseException | None) -> Callable[[], None]:
-    """Raises these one after the other (None: nothing), then nothing."""
+    """Return a function that raises these errors in turn (None: no error), then nothing."""
     left = list(errors)
 
     def trouble() -> None:

@@ -1,4 +1,4 @@
-"""What is finished beyond an offset survives: written with the offset, read by the next claim, void after others."""
+"""Finished messages beyond an offset: written with the offset, read by the next claim, void after other commits."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_note_that_may_not_be_written_is_left_out(server: Fake) -> None:
     assert not one.refused
 
 
-# ---- what others write to pointers, and what happens to their node
+# ---- foreign writes of pointers, and changes of their node
 
 
 def test_a_replay_reaches_the_ledger(server: Fake) -> None:
@@ -382,7 +382,7 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
 
 
 def test_what_a_commit_meets_reaches_the_ledger(server: Fake) -> None:
-    """A tool wrote pointers just before a commit of ours, which read them, and so no later look sees them move."""
+    """A commit of ours read pointers that a tool had just written. No later look sees these pointers change."""
     (one, _, ledger), other = reading(server), Member(server)
     ledger.point_at([Pointer(103, PointerKind.DEAD)])
     one.commit()

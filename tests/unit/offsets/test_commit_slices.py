@@ -1,7 +1,7 @@
 """Commits of many balanced partitions on a busy machine.
 
-What happened: all partitions shared one time limit. What had succeeded before the limit was forgotten, each try encoded
-all pointers again, and missing directories made each transaction fail as a whole. So nothing was committed for minutes.
+The bug: all partitions shared one time limit. Successes before the limit were forgotten, each try encoded all pointers
+again, and missing directories made each transaction fail as a whole. So nothing was committed for minutes.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_what_is_lost_while_its_start_is_looked_for_is_forgotten(group: Group) -
 
 
 def test_a_store_that_was_left_behind_is_told_at_the_next_commit(group: Group) -> None:
-    """The original does not, so a move from one store to the other loses the offsets of idle partitions."""
+    """In the original a move from one store to the other loses the offsets of idle partitions."""
     member = Stepped(group.owned(dual=True), group)
     group.store.offsets = {T1: 9, T2: 6}
     positions = [member.own(T0, 5), member.own(T1, 4), member.own(T2, 6)]
@@ -220,7 +220,7 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_seek_back_is_committed_while_it_is_in_hand(group: Group, rows: int) -> None:
-    """What the user committed explicitly is left out. The offset from before a seek looked the same."""
+    """Explicitly committed offsets are left out. Bug: the offset from before a seek looked the same."""
     member = Stepped(zookeeper_only(group), group)
     old = member.own(T0, 5)
     old.held_until = 10

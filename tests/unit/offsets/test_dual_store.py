@@ -143,7 +143,7 @@ def test_a_failed_commit_is_repeated_up_to_the_limit(group: Group) -> None:
 
 
 def test_the_timers_commit_is_one_try(group: Group) -> None:
-    """The original from 0.9 on repeats just this one, by a flag that means the opposite of its name."""
+    """The original from 0.9 on repeats only the timer's commit, by a flag that means the opposite of its name."""
     group.claim(T0, 5)
     group.store.trouble = failing(BrokerUnavailableError("away"))
     assert list(group.owned().commit({T0: 8}, {}, soon(), patient=False)) == [T0]

@@ -91,7 +91,7 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
 
 
 class Failing(Store):
-    """Cannot store what of it it cannot, in whichever way ``fail`` says."""
+    """Cannot store the partitions of ``BAD``, and fails in the way of ``fail``."""
 
     def __init__(self, fail: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Exception]]) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ def test_what_kafka_forgot_is_written_again(group: Group, dual: bool) -> None:
 
 
 def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
-    """It is found to be stored, and the offset before it is not written again over it."""
+    """The offset is found in the store, and the older offset is not written again."""
     member = in_kafka(group)
     position = member.begin(T0, 5)
 
@@ -110,7 +110,7 @@ def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
 
 
 def steps(*actions: Callable[[], None]) -> Callable[[], None]:
-    """Does these one after the other, then nothing."""
+    """Return a function that does these actions in turn, then nothing."""
     left = list(actions)
     return lambda: left.pop(0)() if left else None
 
@@ -146,7 +146,7 @@ def test_a_topic_that_is_refused_does_not_hide_the_others(group: Group) -> None:
 
 
 def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
-    """The timer's commit has one time limit for both; what is due is due at the next one."""
+    """The look and the commit share the timer's time limit. Due offsets stay due for the next commit."""
     member = in_kafka(group)
     position = member.begin(T0, 5)
     position.consumed = 8
@@ -185,7 +185,7 @@ def test_a_store_that_tells_nothing_stops_no_commit(group: Group, monkeypatch: p
 
 
 def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
-    """It may hold what the application itself writes, with its results."""
+    """A user's store may hold offsets that the application writes with its results."""
     member = Stepped(group.owned(), group, interval=0.0)
     member.begin(T0, 5)
     fetches = group.store.fetches

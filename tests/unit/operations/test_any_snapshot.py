@@ -1,4 +1,4 @@
-"""Whatever stands in a group's nodes: the doctor and explanations answer, forecasts answer or refuse."""
+"""Any content of a group's nodes: the doctor and explanations answer, forecasts answer or refuse."""
 
 from __future__ import annotations
 

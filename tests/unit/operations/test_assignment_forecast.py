@@ -103,7 +103,7 @@ wanted_members = some.dictionaries(
 def test_moves_are_the_difference_of_two_assignments(
     members: Mapping[str, Mapping[str, int]], sizes: Mapping[str, int], leaves: bool
 ) -> None:
-    """The assignor itself says what was before and what is after."""
+    """The assignor itself makes the assignments before and after the change."""
     logs = {f"{topic}:{n}": (0, 1) for topic, count in sizes.items() for n in range(count)}
     goes = sorted(members)[0]
     change: Change = Leave(goes) if leaves else MorePartitions(2, sorted(sizes)[0])

@@ -1,4 +1,4 @@
-"""Where a command connects: its options, its configuration file, and what of it has an effect."""
+"""The servers of a command: the options, the configuration file, and the properties that have an effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Since when a partition with waiting messages has not moved: what one snapshot tells, and what several tell."""
+"""Since when a partition with waiting messages has not moved, by one snapshot and by several."""
 
 from __future__ import annotations
 

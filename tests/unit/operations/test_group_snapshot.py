@@ -1,4 +1,4 @@
-"""What a group snapshot derives from what was read."""
+"""The values that a group snapshot derives from its parts."""
 
 from __future__ import annotations
 

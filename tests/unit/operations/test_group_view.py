@@ -75,7 +75,7 @@ def test_threads_and_topics_come_from_the_subscriptions() -> None:
 
 
 def test_a_failing_filter_leaves_its_member_its_partitions() -> None:
-    """As in a member's own view: the group is computed without it, and it keeps what it owns."""
+    """As in a member's own view, the member with the bad filter gets no share, and keeps the owned partitions."""
     snapshot = group_snapshot({"g_a": {"t": 1}}, {"t:0": "g_bad-0"}, logs=LOGS)
     bad = MemberNode(Registration(WHITE_LIST, {"(": 1}), stat())
     snapshot = replace(snapshot, members={**snapshot.members, ConsumerId("g_bad"): bad})
@@ -95,7 +95,7 @@ def test_the_owners_of_scala_members_tell_the_strategy(strategy: Strategy) -> No
 
 
 def test_two_orders_of_equal_outcome_are_one_strategy() -> None:
-    """One topic with few partitions: both hashes put them in the same order."""
+    """Both hashes put the few partitions of one topic in the same order."""
     bare = group_snapshot(THREE, logs=LOGS)
     found = group_view.strategy_in_effect(group_snapshot(THREE, owned_by(ROUNDROBIN, bare), logs=LOGS))
     assert (found.label, found.scala_release, found.sure) == ("roundrobin", "", True)
@@ -132,7 +132,7 @@ def test_the_strategy_in_effect(case: str, given: dict[str, Any], label: str, su
 
 
 def test_a_mixed_group_names_the_odd_member() -> None:
-    """Two Scala members with range, one with roundrobin, which claims what it can."""
+    """Two Scala members use range. The third member uses roundrobin, and claims the free partitions of its share."""
     bare = group_snapshot(TWO_TOPICS, logs=LOGS_OF_TWO)
     owners = {tp: thread for tp, thread in owned_by(RANGE, bare).items() if thread != "g_c-0"}
     owners |= {tp: thread for tp, thread in owned_by(ROUNDROBIN, bare).items() if thread == "g_c-0"}
@@ -261,7 +261,7 @@ def test_bridges_own_what_the_brokers_assign() -> None:
 
 
 def test_a_brokers_group_of_any_name_is_explained() -> None:
-    """No node of ZooKeeper can have such a name, so no path is made of it."""
+    """ZooKeeper allows no node with a slash in the name, so no path is made of the group."""
     odd = group_snapshot(group="a/b", brokers_group=BROKERS, group_node=None, ids_node=None, logs=LOGS)
     problem = replace(odd, brokers_group=None, problems=(Problem("brokers' group 'a/b'", "no answer"),))
     assert group_view.group_state(odd).state is GroupState.STABLE

@@ -292,7 +292,7 @@ def test_a_live_reset_follows_the_overwritten_offset(shift: int | None, committe
     ("stored", "current", "new"), [(90, 5000, 4970), (None, 5000, 4970), (4999, 5000, 4970), (5060, 5060, 5030)]
 )
 def test_an_old_offset_in_the_other_store_does_not_count(stored: int | None, current: int, new: int) -> None:
-    """Bug: a live reset by -30 of a group whose offsets are in Kafka started from what it had left in ZooKeeper."""
+    """Bug: a live reset by -30 of a group with offsets in Kafka started from the group's old offset in ZooKeeper."""
     held = {Store.ZOOKEEPER: 90, Store.KAFKA: 5000}
     planned = PartitionReset(partition("t:0"), 5000, 4970, 6000, held=held, start=0, shift=-30)
     found = planned.overwriting(stored)

@@ -1,4 +1,4 @@
-"""Writes of offsets from outside a group: owners, races with them, lost answers, and what is told of them."""
+"""Writes of offsets from outside a group: owners, races with owners, lost answers, and the reports of the writes."""
 
 from __future__ import annotations
 

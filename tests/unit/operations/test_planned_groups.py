@@ -1,4 +1,4 @@
-"""Groups that follow a plan, as tools see them: who should own what, and what is kept for a member that has left."""
+"""Planned groups, as tools see them: the expected owners, and the share that is kept for a member that has left."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_one_snapshot_tells_everything_that_stands_in_order() -> None:
 
 
 def test_one_snapshot_tells_the_transaction_of_the_last_leave() -> None:
-    """``ids`` keeps the transaction of its last change. No present member made it, so it was a leave."""
+    """``ids`` keeps the transaction of its last change. No present member made this change, so a member left."""
     snapshot = look(40, {"g_a": 10}, {"t:0": ("g_a-0", 12), "t:1": ("g_a-0", 33)}, ids=(31, 3))
     found = events([snapshot])
     assert told(found)[-2:] == ["left 31", "claimed g_a-0 t-1 33"]

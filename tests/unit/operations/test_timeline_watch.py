@@ -141,7 +141,7 @@ def test_a_rebalance_is_over_when_everything_is_claimed_again() -> None:
 
 
 def test_releases_after_claims_do_not_end_a_rebalance() -> None:
-    """After its session was away, a member claims all again, and one look sees half of it."""
+    """A member whose session was away claims all partitions again, and one look sees half of the claims."""
     collected, whole = OpenRebalance(), group_snapshot(owners={"t:0": "g_a-0", "t:1": "g_a-0"})
     steps = [(EventKind.RELEASED, 0), (EventKind.CLAIMED, 0), (EventKind.RELEASED, 1), (EventKind.CLAIMED, 1)]
     found = [TimelineEvent(kind, zxid, 1_000, "g_a-0", TopicPartition("t", n)) for zxid, (kind, n) in enumerate(steps)]

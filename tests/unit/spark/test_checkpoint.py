@@ -18,7 +18,7 @@ def end(offset: int) -> dict[str, Any]:
 
 
 def batch(folder: Path, number: int, *ends: dict[str, Any], ended: bool) -> None:
-    """As Spark writes it: the query's sources one a line, after two lines of its own."""
+    """Write a batch as Spark does: two lines of Spark's own, then a line for each source of the query."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(exist_ok=True)
     lines = ["v1", "{}", *map(json.dumps, ends)]

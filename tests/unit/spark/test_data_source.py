@@ -171,7 +171,7 @@ def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str, v
 
 
 def test_batches_and_tables_need_no_module_of_streams() -> None:
-    """PySpark 4.1 has none. A stream is refused with what that version can do."""
+    """PySpark 4.1 has none. The refusal of a stream names the abilities of that version."""
     script = """
 import sys, pyspark
 import pyspark.sql.datasource  # of a later version, which imports the module that is hidden now

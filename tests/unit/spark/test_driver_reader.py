@@ -184,7 +184,7 @@ def test_a_batch_too_large_for_the_driver_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_spark_is_told_to_use_the_simple_reader() -> None:
-    """It asks for the reader of tasks first, and takes this error for its absence."""
+    """Spark asks for the reader of tasks first, and takes this error for the absence of such a reader."""
     source = ZkConsumerDataSource(dict(OPTIONS))
     with pytest.raises(PySparkNotImplementedError):
         source.streamReader(source.schema())

@@ -59,7 +59,7 @@ def test_other_sources_are_left_out(end: object) -> None:
 
 @pytest.mark.parametrize("as_text", [True, False])
 def test_a_batch_without_messages_of_the_source_reads_none(as_text: bool) -> None:
-    """Spark runs one to move a watermark, or for another source of the query. Its offsets are those of the last one."""
+    """Spark runs such a batch to move a watermark, or for another source of the query. The offsets stay the same."""
     source = {"startOffset": END, "endOffset": END, "latestOffset": LATEST}
     (report,) = source_reports(progress({name: json.dumps(at) if as_text else at for name, at in source.items()}))
     assert report.ranges == ()

@@ -322,7 +322,7 @@ def test_available_now_outside_the_group_is_no_end(
 
 
 def test_a_query_is_marked_in_its_registration() -> None:
-    """Tools that write offsets refuse to reset a query, because it goes on from its checkpoint."""
+    """A tool that writes offsets refuses to reset a query, because a query goes on from its checkpoint."""
     config = ConsumerConfig({"zookeeper.connect": "127.0.0.1:2181", "group.id": "g"})
     session = zookeeper_session(config, lambda _: None)
     node = MemberNode(stamped_query(config, session, Registration(STATIC, {"t": 1})), None)

@@ -74,7 +74,7 @@ class Known(ZooKeeperQueryCluster):
 
 
 def answers(log: Mapping[int, bytes]) -> Callable[[Peer], None]:
-    """A connection on which each fetch gets what is in ``log`` at its offset, until the reader closes it."""
+    """A connection that answers each fetch with the bytes of ``log`` at the fetch offset, until the reader closes."""
 
     def script(peer: Peer) -> None:
         peer.versions()
@@ -391,7 +391,7 @@ def test_a_batch_beyond_a_gap_at_the_end_is_not_decoded(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_a_corrupt_batch_beyond_the_range_fails_no_task(magic: int) -> None:
-    """It belongs to another range, and its task names it."""
+    """The corrupt batch belongs to another range, whose task names the batch."""
     good = MessageSet([Batch(TWO.records, magic=magic, codec=GZIP)]).data
     bad = bytearray(MessageSet([Batch(TWO.records, magic=magic, codec=GZIP)], base=2).data)
     bad[20 if magic == 2 else 13] ^= 1  # of the checksum

@@ -1,4 +1,4 @@
-"""Logs that end before the offset where a query would go on: the query reads them from their beginning, once."""
+"""A log that ends before the offset where a query would go on: the query reads the log from its beginning, once."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Source:
 
 
 def rows(name: str, *snapshots: GroupSnapshot, columns: str = "", groups: str = "") -> list[dict[str, Any]]:
-    """The rows of a table with these columns, by default all of them."""
+    """Return the rows of a table with these columns, by default with all columns."""
     types = table_types(name)
     chosen = columns.split() or list(types)
     schema = StructType([StructField(column, types[column]) for column in chosen])
@@ -148,7 +148,7 @@ def test_times_of_messages_are_read_only_for_their_columns(columns: str, asked: 
 
 
 def test_what_a_node_holds_cannot_break_a_table() -> None:
-    """Names that are no Unicode, numbers beyond 64 bits, times beyond all calendars, nodes that cannot be read."""
+    """The nodes have names beyond Unicode, numbers beyond 64 bits and times beyond all calendars, or are unreadable."""
     far = 1 << 62
     hostile = group_snapshot(members={"g_\ud800\n": {"t": 1}}, owners={"t:0": "\udfff"}, logs={"t:0": (0, 8)})
     hostile = replace(

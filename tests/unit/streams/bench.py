@@ -1,4 +1,4 @@
-"""One stream with its queue and lease, for tests that read it in each of its ways."""
+"""One stream with its queue and lease, for tests that read the stream in every way."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class AsyncBench(Bench):
 
 
 class Several:
-    """Some streams with a partition each, numbered alike, and all of them as one."""
+    """Several streams, each with the partition of the same number, and the merged stream."""
 
     def __init__(
         self,

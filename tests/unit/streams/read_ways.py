@@ -1,4 +1,4 @@
-"""The ways to read a stream to its end, each with what it gave, why it ended, and what counts as consumed."""
+"""The ways to read a stream to its end, each with the rows, the reason of the end, and the consumed offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found = tuple[list[Plain], str, int | None]
 
 
 class Sent(NamedTuple):
-    """A set as it is sent: what was asked for, and which transactions in it were aborted."""
+    """A set as a broker sends it, with the requested offset and the aborted transactions."""
 
     data: bytes
     fetch_offset: int

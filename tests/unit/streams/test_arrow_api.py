@@ -1,4 +1,4 @@
-"""A stream's messages as columns: what a batch holds, when it is finished, and what ends or interrupts it."""
+"""A stream's messages as columns: the content of batches, finished batches, ends and interrupts."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_table_ends_before_a_jump(bench: Bench) -> None:
 
 
 def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
-    """Rows that are not handed out yet leave with their partition, and a revocation waits for none of them."""
+    """A revocation does not wait for rows that are not handed out yet. The rows leave with their partition."""
     bench = Bench(timeout=None)
     gone, stays = position(0), position(1)
     bench.put(gone, 0, 3)
@@ -469,7 +469,7 @@ class Transactions(Bench):
         monkeypatch.setattr(column_reader.ColumnReader, "hand_over", hand_over)
 
     def put_batches(self, *, aborted: int = 0, good: int = 0) -> None:
-        """Chunks of an aborted message each, or one of so many good ones."""
+        """Queue ``aborted`` chunks of one aborted message, and a chunk of ``good`` messages."""
         for _ in range(aborted):
             self._put(Batch([Written(value=b"x" * 1000)], transactional=True, producer_id=1), 1, ((1, self.end),))
         if good:

@@ -74,7 +74,7 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("merged", [False, True], ids=["stream", "messages"])
 @pytest.mark.parametrize("way", [by_loop, by_getone, by_getmany])
 def test_each_suspension_may_be_cancelled(way: Way, merged: bool) -> None:
-    """What was asked to go on from is finished, and the next read goes on behind it."""
+    """A message is finished once the reader was asked to go on, and the next read goes on behind the message."""
     if merged and way is by_getmany:
         pytest.skip("lists come from single streams")
 

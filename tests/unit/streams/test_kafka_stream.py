@@ -1,4 +1,4 @@
-"""Streams: what is handed out, what counts as finished, and what a revocation, a timeout and an error do to it."""
+"""Streams: handed-out and finished messages, and the effects of a revocation, a timeout and an error."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:
 
 
 def test_a_reader_whose_chunk_is_revoked_still_waits() -> None:
-    """Its chunk had come, so nobody fetched for it any more, as long as another stream was left unread."""
+    """The reader's chunk had come, so nobody fetched for the reader any more while another stream was unread."""
     _, (unread, read), _ = budgeted(160, 2)
     unread.deliver(position(0), b"x" * 500, (0, 1), ())
     revoked, kept = position(1), position(2)

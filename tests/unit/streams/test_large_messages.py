@@ -17,7 +17,7 @@ VALUE = bytes(SIZE)
 
 
 class World(Bench):
-    """A stream of one partition, and what it counts as consumed."""
+    """A stream of one partition, and the messages and bytes that the stream counts as consumed."""
 
     def __init__(self) -> None:
         self.counted: list[tuple[int, int]] = []

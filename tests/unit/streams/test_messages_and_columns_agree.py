@@ -101,9 +101,9 @@ def test_messages_and_columns_equal_the_slow_reader(sent: Sent, limits: dict[str
 @given(sent=sent_sets(), limits=LIMITS, data=st.data())
 @settings(max_examples=60)
 def test_corrupt_bytes_are_told_alike(check_crc: bool, sent: Sent, limits: dict[str, Any], data: st.DataObject) -> None:
-    """With checksums messages and columns are the same, the error with its place too. Without, bytes may say anything,
-    but then they say the same, or one knows that they are corrupt. Offsets have no checksum: where they do not ascend,
-    whoever changes from one way to the other may see messages twice, or again and again.
+    """With checksums messages and columns are the same, the error with its place too. Without checksums corrupt bytes
+    may give any messages, but messages and columns agree, or a way reports the corruption. Offsets have no checksum.
+    If offsets do not ascend, a reader that changes between the ways may see messages twice, or again and again.
     """
     spoiled = bytearray(sent.data)
     at = data.draw(st.integers(0, len(spoiled) - 1))

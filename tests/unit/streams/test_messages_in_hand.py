@@ -23,7 +23,7 @@ LIMIT = 64
 
 
 class User:
-    """One user: a stream of one partition, and the sizes of the messages that are left in its log.
+    """A user with a stream of one partition, and the sizes of the messages that are left in the log.
 
     ``keeps`` is the number of messages after which the user asks for no other one, and keeps the last.
     """

@@ -1,4 +1,4 @@
-"""Pausing partitions of a stream: what waits, what flows on, and that nothing is lost or repeated by it."""
+"""Pausing partitions of a stream: the partitions that wait or flow on, and that no message is lost or repeated."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def test_a_wait_for_a_token_holds_nothing_and_says_why() -> None:
 
 
 def test_few_rows_at_a_time_pay_no_more_than_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: a batch took two tokens beside those of its rows, so batches of one row came at a third of the
-    rate. With a burst of one token, a table that was asked for without waiting never came.
+    """Bug: a batch took two tokens beside the tokens of its rows. Batches of one row came at a third of the rate.
+    With a burst of one token, a table that was asked for without waiting never came.
     """
     pytest.importorskip("pyarrow")
     now = [1000.0]
@@ -165,7 +165,7 @@ def test_a_wait_for_a_token_counts_for_all_streams(monkeypatch: pytest.MonkeyPat
     before = [stream.queue.asks for stream in several.streams]
 
     def seen_alive() -> bool:
-        """Whichever stream waits, for a slow machine may have begun the next turn."""
+        """Any stream may be the waiting one, because a slow machine may have begun the next turn."""
         grown = [stream.queue.asks - asks for stream, asks in zip(several.streams, before, strict=True)]
         return all(stream.being_read or more >= 2 for stream, more in zip(several.streams, grown, strict=True))
 

@@ -22,7 +22,7 @@ PATIENCE = 0.2
 
 
 class Coming(Bench):
-    """A stream, and chunks without a message that come for it one after the other."""
+    """A stream for which chunks without a message come in turn."""
 
     def __init__(self, timeout: float | None = None, *, skip_corrupt: bool = False) -> None:
         super().__init__(timeout=timeout, read_committed=True, skip_corrupt=skip_corrupt, count=self._count)

@@ -1,4 +1,4 @@
-"""Streams that end: ``create_message_streams(..., until=...)``, read in each way."""
+"""Ending streams: ``create_message_streams(..., until=...)``, read in each way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expiry of offsets in the fake coordinator. What expires in which state: tests/contract/test_offset_expiry.py."""
+"""The expiry of offsets in the fake coordinator. tests/contract/test_offset_expiry.py has the rule of each state."""
 
 from __future__ import annotations
 

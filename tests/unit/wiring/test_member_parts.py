@@ -59,7 +59,7 @@ def node(endpoint: str) -> bytes:
 
 
 def test_an_unreachable_broker_harms_only_its_partitions() -> None:
-    """One live broker without a plaintext endpoint made the original give up on all of them."""
+    """A live broker without a plaintext endpoint made the original give up on all brokers."""
     server = FakeZooKeeper()
     server.put(paths.broker(1), node("SSL://one:9093"))
     session = server.session()

@@ -120,7 +120,7 @@ def pair() -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
 
 
 def test_an_answer_that_came_in_the_record_of_another_is_ready(pair: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
-    """It lies in no socket any more; without this it would wait for the next heartbeat."""
+    """The answer is in no socket any more, and would wait for the next heartbeat if ``select`` missed it."""
     server, client = pair
     handler = RegistrySecurity(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).options()["handler"]
     server.sendall(b"one two ")

@@ -168,7 +168,7 @@ def _at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, do: 
 def test_a_close_amid_the_start_of_a_client_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, silent: SilentServer, begin: str, owner: type, name: str, when: str
 ) -> None:
-    """The client was stopped before it ran, and then it started: its sockets or its threads stayed for ever."""
+    """Bug: the client was stopped before it ran, and then started. Sockets or threads stayed for ever."""
     before = our_threads()
     pairs: list[Any] = []
     make_pair = NamedHandler.create_socket_pair
@@ -292,7 +292,7 @@ def test_a_close_waits_for_its_client_beside_another(
 def test_a_close_after_an_interrupted_request_ends_the_session(
     monkeypatch: pytest.MonkeyPatch, served: FakeZooKeeperServer
 ) -> None:
-    """A request was queued and not announced. So all later ones were sent one too late, and the last one never."""
+    """Bug: a request was queued and not announced. Each later request was sent one too late, and the last never."""
     armed = threading.Event()
 
     class Interrupting(socket.socket):

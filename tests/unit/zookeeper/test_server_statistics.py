@@ -1,4 +1,4 @@
-"""What ZooKeeper's servers say of themselves: answers of real servers, of hostile ones, and none at all."""
+"""The statistics of ZooKeeper's servers: answers of real servers, answers of hostile servers, and no answer."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def flush(producer: confluent_kafka.Producer) -> None:
 
 
 def transactions(log: Log) -> str:
-    """Committed and aborted ones of two producers, one within the other, and messages without any between them."""
+    """Committed and aborted transactions of two producers, which overlap, and plain messages in between."""
     topic = log.make({})
     plain = log.producer()
     settle(plain, topic)

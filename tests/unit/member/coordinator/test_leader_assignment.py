@@ -1,4 +1,4 @@
-"""What members offer and what their leader makes of it, through the bytes that they exchange."""
+"""The offers of members and the leader's assignment, through the bytes that members exchange."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
 
 
 class Group:
-    """Members of one strategy, from round to round; each keeps what it was given, as its protocol says."""
+    """Members of one strategy, from round to round, which keep their partitions as the protocol says."""
 
     def __init__(self, assignor: GroupAssignor, cooperative: bool) -> None:
         self.assignor = assignor
@@ -70,7 +70,7 @@ class Group:
         self.generation += 1
         taken = {m: list(decode_assignment(data, m).partitions) for m, data in found.assignments.items()}
         dropped = {m: set(self.owned.get(m, ())) - set(taken[m]) for m in taken}
-        if self.cooperative:  # who takes something does so before others have let go of what they lose
+        if self.cooperative:  # a member may take partitions before the losers have let go of theirs
             for member, given_ in taken.items():
                 others = {tp for m, held in self.owned.items() if m != member and m in taken for tp in held}
                 assert not set(given_) - set(self.owned.get(member, ())) & others
@@ -140,7 +140,7 @@ def test_the_generation_of_owned_partitions_is_found(form: str) -> None:
         return MemberSubscription(("t",), assignor.user_data(["t"], tps(0), generation), tuple(tps(0)))
 
     found = CooperativeStickyGroupAssignor().assign({"t": 2}, {"a": member(4), "b": member(5)})
-    # b had it last; a still says that it holds it, so that b is given it only in the next round
+    # b had partition 0 last. a still claims partition 0, so that b gets the partition only in the next round.
     assert [list(found[m].partitions) for m in "ab"] == [tps(1), []]
 
 

@@ -87,7 +87,7 @@ def search() -> Search:
 
 
 def test_a_question_replaced_before_its_connection_is_not_asked(search: Search) -> None:
-    """A join may wait for minutes, and what replaced it would wait behind it."""
+    """A join may wait for minutes, and the question that replaced the join would wait behind."""
     answers: SimpleQueue[Answered] = SimpleQueue()
     line = CoordinatorRequests("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
     line.open()

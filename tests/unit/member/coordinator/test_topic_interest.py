@@ -1,4 +1,4 @@
-"""What a member wants of the topics that exist, and when the group has to decide anew."""
+"""The topics that a member wants, and the changes of topics after which the group has to decide anew."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def registered(subscription: dict[str, int], pattern: str = "static") -> bytes:
 
 
 def test_a_registration_of_650_kb_holds_nobody_up() -> None:
-    """Its topics were read and watched one by one, and the memory for that was not given back."""
+    """Bug: the topics of the registration were read and watched in turn, and the memory was not given back."""
     topics = {f"topic-{number:07}": 1 for number in range(30_000)}
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t")

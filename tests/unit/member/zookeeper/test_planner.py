@@ -33,7 +33,7 @@ def of_a(owned: Mapping[int, ThreadId]) -> dict[TopicPartition, ThreadId]:
 
 
 def view(kept: Owned | None = None) -> GroupView:
-    """A group of two members: this one has two threads for the topic ``a`` of four partitions, the other has one."""
+    """A group for the topic ``a`` of four partitions: this member has two threads, the second member has one."""
     members = {ME: Registration(STATIC, {"a": 2}), OTHER: Registration(STATIC, {"a": 1, "b": 1})}
     return GroupView(members, {"a": (0, 1, 2, 3), "b": (0,)}, kept=of_a(kept or {}))
 

@@ -143,7 +143,7 @@ LOST = [(2, PointerKind.DEAD, True), (3, PointerKind.DEAD, True)]
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 @pytest.mark.parametrize("owned", [True, False])
 def test_parked_messages_of_a_deleted_topic_are_dead_letters(cluster: FakeCluster, storage: str, owned: bool) -> None:
-    """They were dropped, or other messages without keys were taken for them."""
+    """Bug: the messages were dropped, or later messages without keys were taken for them."""
     cluster.zookeeper.remove(OFFSET)
     with ExitStack() as members:
         handled = members.enter_context(balanced(cluster, storage))

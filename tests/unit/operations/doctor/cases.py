@@ -82,7 +82,7 @@ def table(check: str, *cases: Any, ids: Sequence[str] | None = None) -> Any:
 
 
 def levels(found: list[Finding]) -> list[str]:
-    """The levels as text, with ``unknown`` for what cannot be decided."""
+    """Return the levels as text, with ``unknown`` for undecided findings."""
     return ["unknown" if one.unknown else str(one.level) for one in found]
 
 

@@ -1,4 +1,4 @@
-"""The checks of what balanced members keep: ill, healthy and unknown groups."""
+"""The checks of the records that balanced members keep: ill, healthy and unknown groups."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ C_OWNS = {"range": (8, 9, 10, 11), "1.x": (2, 5, 8, 11), "0.x": (0, 3, 6, 9)}
 
 
 def owning(a: str, c: str, **more: Any) -> GroupSnapshot:
-    """Scala members: ``g_c`` claimed first what its strategy gives it, then ``g_a`` and ``g_b`` what was left."""
+    """Scala members: ``g_c`` first claimed its share by its strategy, then ``g_a`` and ``g_b`` claimed the rest."""
     owners = {f"t:{n}": "g_a-0" for n in OWNS[a]} | {f"t:{n}": "g_b-0" for n in B_OWNS[a]}
     owners |= {f"t:{n}": "g_c-0" for n in C_OWNS[c]}
     return healthy(members=THREE, extra={}, owners=owners, logs=TWELVE, offsets={}, **more)
@@ -78,7 +78,7 @@ test_roundrobin_releases = table(
 
 
 def test_a_strategy_of_before_counts_in_an_earlier_snapshot() -> None:
-    """Contending members give up in turn, so that one look shows one of them only."""
+    """Contending members give up in turn. A single look shows only one contending member."""
     first, second = owning("range", "range"), owning("1.x", "1.x")
     first = replace(first, owners={tp: n for tp, n in first.owners.items() if n.thread == "g_a-0"})
     second = replace(second, owners={tp: n for tp, n in second.owners.items() if n.thread == "g_c-0"})

@@ -1,4 +1,4 @@
-"""Owners that stand still, groups without members, and groups that do not settle."""
+"""Owners without progress, groups without members, and groups that do not settle."""
 
 from __future__ import annotations
 

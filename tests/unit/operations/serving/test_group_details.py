@@ -1,4 +1,4 @@
-"""What is concluded about a watched group, and the limits of it in a huge group."""
+"""The conclusions about a watched group, and their limits in a huge group."""
 
 from __future__ import annotations
 

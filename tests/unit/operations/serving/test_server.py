@@ -369,7 +369,7 @@ def test_a_snapshot_of_nothing_but_problems_is_no_reading() -> None:
 
 @pytest.mark.parametrize("what", ["/consumers/a", "brokers' group 'a'"])
 def test_a_forbidden_group_hides_no_other(what: str) -> None:
-    """The group comes first, so that a failure that counted for all would keep the other one from being read."""
+    """Group ``a`` comes first. A failure that counted for all groups would keep ``g`` from being read."""
     groups = Groups()
     groups.known["a"] = GroupSnapshot("a", 1, problems=(Problem(what, "forbidden"),))
     with serving(groups) as server:
