@@ -1,6 +1,6 @@
 """Subscriptions and assignments in the bytes of JoinGroup and SyncGroup. Pure; any thread.
 
-The broker passes these bytes on unread. They have the format of the Java consumer, so that Java, librdkafka and other
+The broker passes these bytes on unread. The format is that of the Java consumer, so that Java, librdkafka and other
 members can share a group with ours:
 
 * version 0 (Kafka 0.9): topics and user data
@@ -31,7 +31,7 @@ HIGHEST = 3
 
 
 class RebalanceProtocol(Enum):
-    """Eager members give up all partitions before they join; cooperative ones only those they must (KIP-429)."""
+    """Eager members give up all partitions before they join; cooperative members only moving partitions (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1

@@ -1,6 +1,6 @@
 """Where a fetcher is in the log of one partition.
 
-A :class:`FetchCursor` belongs to one position, so that a late response for another position moves nothing of it.
+A :class:`FetchCursor` belongs to one position, so that a late response for another position does not move the cursor.
 
 Threads: the fetcher that has the cursor writes it. The group thread sets ``fetched`` before the first fetch. A reader
 sets ``fetch_from`` to have messages fetched again; the fetcher moves it to ``fetched`` and clears it. Any thread may

@@ -5,8 +5,8 @@ each :class:`Finished`, its slots, range and unfinished offsets as differences, 
 all as variable-length integers. Text, for the metadata of Kafka's commits: 15 bits a character, because brokers
 limit the characters and not the bytes.
 
-The bytes may be anybody's. What is not a whole note of a known version is no note, and nothing in it makes the decoder
-allocate more than :data:`MOST_BYTES`, :data:`MOST_UNFINISHED` offsets and :data:`MOST_ATTEMPTS` attempts.
+The bytes may be anybody's. Only a whole note of a known version is a note. No bytes make the decoder allocate more than
+:data:`MOST_BYTES`, :data:`MOST_UNFINISHED` offsets and :data:`MOST_ATTEMPTS` attempts.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class FinishedNote:
         return offset < self.base or any(one.covers(offset, slot) for one in self.finished)
 
     def for_slots(self, *, by_key: bool) -> FinishedNote:
-        """Return what a member may use that computes slots so: other slots would name other messages."""
+        """Return the note for a member with ``by_key``, without slots that would name other messages."""
         if by_key == self.by_key:
             return self
         whole = tuple(one for one in self.finished if one.slots == ALL_SLOTS)
         return replace(self, finished=whole, by_key=by_key)
 
     def from_base(self) -> FinishedNote:
-        """Return the same note without what it says of offsets before its base: the base says that."""
+        """Return the same note without the offsets before the base, which the base implies."""
         base = self.base
         kept = (one if one.start >= base else one.beyond(base) for one in self.finished)
         finished = tuple(one for one in kept if one is not None)

@@ -229,7 +229,7 @@ def java_property(name: str, *, unicode_classes: bool, fold: bool) -> str:
 
 
 def _known(query: str) -> str | None:
-    """Return a block or script of the ``regex`` package, None if it has no such one."""
+    """Return a block or script of the ``regex`` package, None if the package lacks it."""
     if not query.partition("=")[2].replace("_", "").replace("-", "").isalnum():
         return None
     try:

@@ -3,8 +3,8 @@ r"""Translator of Java's regular expressions for the ``regex`` package. Pure; an
 All members of a group must expand an expression to the same topics, and Scala members use java.util.regex. Python's
 syntax looks alike but means other things. In Java \w, \d, \s and letter case are ASCII, "." stops at five line ends,
 "$" looks past a last line end, \z is the end, (?P<n>) does not exist, and [a&&[^b]] is an intersection. So the parser
-reads the expression by Java's grammar, and writes it anew in the few constructs that both share. It resolves flags,
-letter case and character classes on the way. Nothing depends on defaults of the package.
+reads the expression by Java's grammar, and writes the expression anew in the few constructs that Java and the package
+share. It resolves flags, letter case and character classes on the way. Nothing depends on defaults of the package.
 
 The model is Java 9 to 18. (In 8, [^a&&b] negates only the first operand; from 19 on, \b is ASCII only.)
 

@@ -281,7 +281,7 @@ class RegexLexer:
                 self._class_item(members)
 
     def _second_ampersand(self) -> bool:
-        """Return whether another & follows this one, and move on to it. Under (?x) blanks may stand between them.
+        """Return whether a second & follows, and move on to it. Under (?x) blanks may stand between them.
 
         Java drops a single & before such blanks, and goes on with the character after them.
         """
@@ -343,7 +343,7 @@ class RegexLexer:
 class _Members:
     """The members of one character class, combined as java.util.regex does it.
 
-    Java has one table for each class, with its single characters below 256, and a predicate for all other members. An
+    Java has a table for each class, with the single characters below 256, and a predicate for all other members. An
     intersection takes in the table. A later union adds the whole table again, with the characters from before. An
     intersection without a right side uses the last member outside the table.
     """

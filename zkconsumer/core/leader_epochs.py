@@ -2,7 +2,7 @@
 
 Each leader of a partition has an epoch, a number that only grows. Each batch of format 2 carries the epoch of its
 leader. Two logs with the same epoch at the same offset are equal up to that offset. So a truncated log differs in its
-epochs, even if it is longer by now, and so does the log of a topic that was created anew.
+epochs, even if it is longer by now. The log of a topic that was created anew differs, too.
 
 Source: KIP-101, KIP-279, KIP-320. Differs from KIP-320's consumer in two points. A response with an earlier epoch is
 compared with the offsets read in that epoch. And a log that never had the epoch is read from its start, whatever
@@ -24,8 +24,8 @@ Epochs = tuple[tuple[int, int], ...]
 class EpochEnd(NamedTuple):
     """A leader's response to a request for the end of an epoch.
 
-    ``offset`` is the first one after the epoch, or -1 if the log has neither this epoch nor a later one. ``epoch`` is
-    the log's last one up to the requested epoch, or -1 if the broker does not say.
+    ``offset`` is the first offset after the epoch, or -1 if the log has no such and no later epoch. ``epoch`` is the
+    log's last epoch up to the requested epoch, or -1 if the broker does not say.
     """
 
     offset: int

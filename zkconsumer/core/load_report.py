@@ -44,8 +44,8 @@ class LoadMeter:
     """Measures the loads of owned partitions. One thread.
 
     A stream whose reader is slow has no room, and then none of its partitions is fetched. Their log ends stay as they
-    were, so a slow or stuck reader would look idle, and would be given more. So while a stream is full, its
-    partitions keep the last known rates, and their lags grow by these.
+    were, so a slow or stuck reader would look idle, and would be given more. So while a stream is full, its partitions
+    keep the last known rates, and lags grow by these rates.
     """
 
     def __init__(self) -> None:

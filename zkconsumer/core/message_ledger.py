@@ -1,8 +1,8 @@
 """The finished messages of one owned partition, where messages are finished in any order.
 
 A :class:`MessageLedger` belongs to one :class:`~zkconsumer.core.partition_position.PartitionPosition`, and so to one
-stay: a late outcome of an earlier stay goes to that stay's ledger, and touches nothing of this one. It moves
-``consumed`` of its position, which is the base.
+ownership. A late outcome of an earlier ownership goes to the earlier ledger alone. A ledger moves ``consumed`` of its
+position, which is the base.
 
 Threads: readers, workers and the committer call it. The lock that its maker gives guards everything, and is never held
 over a call that may wait.
@@ -27,12 +27,12 @@ from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, join
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """The values that one commit writes of a partition: all of them, or nothing.
+    """The values that one commit writes of a partition: all or nothing.
 
     ``offset`` is the base once ``changes`` are stored: pointers that are added or replaced, None for removed ones. The
-    store applies them to what it has, so that no pointer of somebody else is overwritten. ``pointers`` are all those of
-    the partition with the changes; None: unchanged. ``passed`` are the messages that the base or the note passes only
-    because of their pointers.
+    store applies the changes to the pointers in the node, so that no pointer of somebody else is overwritten.
+    ``pointers`` are all those of the partition with the changes; None: unchanged. ``passed`` are the messages that the
+    base or the note passes only because of their pointers.
     """
 
     offset: int
@@ -110,7 +110,7 @@ class MessageLedger:
             self._unfinished.forget_from(log_end)
 
     def begin_again(self) -> int:
-        """Forget what was read and is not finished, so that it is read again. Returns the offset to read from."""
+        """Forget unfinished messages, so that a reader gets them again. Returns the offset to read from."""
         with self._lock:
             old = self._unfinished
             base = old.base
@@ -298,7 +298,7 @@ class MessageLedger:
                 self._pointer_serial += 1
 
     def touch(self) -> None:
-        """Have the next commit write all of this, because what was stored is gone."""
+        """Have the next commit write all values, because the stored values are gone."""
         with self._lock:
             self._serial += 1
 
@@ -318,8 +318,8 @@ class MessageLedger:
 
         The base waits for the borrower. The slots must be free: no message of them is in hand.
 
-        Arguments: ``offsets`` are the unfinished messages of the slots. Those that wait for their pointers stay here as
-        well: so do not lend their slots, or the borrower repeats them.
+        Arguments: ``offsets`` are the unfinished messages of the slots. Messages that wait for their pointers stay here
+        as well. So do not lend their slots, or the borrower repeats the messages.
         """
         with self._lock:
             base = self._unfinished.base
@@ -426,7 +426,7 @@ class MessageLedger:
 
 
 def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | None]) -> dict[int, Pointer]:
-    """Return the pointers with these changes: added or replaced ones, and None for removed ones."""
+    """Return the pointers with these changes: added and replaced pointers, and None for removed pointers."""
     merged = {**pointers, **changes}
     return {offset: pointer for offset, pointer in merged.items() if pointer is not None}
 

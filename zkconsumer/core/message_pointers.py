@@ -1,6 +1,6 @@
 """Pointers to messages that the base has passed although they are not finished: parked ones and dead letters. Pure.
 
-One node for each partition holds them all, so that one version guards them. The node's bytes are a magic, a version,
+A partition has one node for all pointers, so that one version guards them. The node's bytes are a magic, a version,
 the pointers as JSON compressed by zlib, and a checksum. They may be anybody's: what is no list of a known version makes
 an error, because a pointer that is not understood must not be overwritten.
 
@@ -95,9 +95,9 @@ def lost_from(pointers: Iterable[Pointer], start: int, why: str, now_ms: int) ->
 
 
 def key_mark(key: bytes) -> str:
-    """Return the text by which pointers name a key, so that a later owner knows what waits behind them.
+    """Return the text by which pointers name a key, so that a later owner knows the keys with waiting messages.
 
-    It begins with the key's slot, so that an owner knows which slots it must not lend.
+    The text begins with the key's slot, so that an owner knows the slots that must not be lent.
     """
     return f"{slot_of_key(key):02x}{blake2b(key, digest_size=8).hexdigest()}"
 

@@ -37,7 +37,7 @@ def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) 
 
 
 def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
-    """Parse the lines of :func:`format_csv`, in either form, without those of groups other than ``group``.
+    """Parse the lines of :func:`format_csv`, in either form, without lines of other groups than ``group``.
 
     Raises ValueError that names the line, for a line that cannot be read, has another form than the first line, or
     repeats a partition.

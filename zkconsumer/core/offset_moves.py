@@ -1,4 +1,4 @@
-"""The plan of a move of offsets from one store to the other: its steps and the user's decisions. Pure; any thread.
+"""The plan of a move of offsets between two stores: the steps and the user's decisions. Pure; any thread.
 
 An offset is never guessed. An offset outside its log, or one that would set the group back, is written only as the user
 says. Nothing is written before all decisions are made.

@@ -1,4 +1,4 @@
-"""Names of kafka-python, confluent-kafka and aiokafka that this package lacks, each with what to write here.
+"""Names of kafka-python, confluent-kafka and aiokafka that this package lacks, each with its replacement here.
 
 Such a name stays missing: ``hasattr`` is False and ``dir()`` does not list it. Only the text of the error is better.
 Pure; any thread may call.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 
 class Replacement(NamedTuple):
-    """What to write in place of another client's method: on the connector for threads, and on that for asyncio."""
+    """The replacement of another client's method: on the connector for threads, and on the connector for asyncio."""
 
     threads: str
     asyncio: str

@@ -20,12 +20,13 @@ The exceptions:
 * A streaming query has no reader: its own threads write ``consumed`` when a batch ends.
 
 ``held`` and ``halted`` make the hand-over protocol. The stream announces the next message (``held_until``) *before* it
-looks at ``halted``. The group thread sets ``revoked``, and with it ``halted``, *before* it looks at ``held``. So one of
-the two always sees the other. ``held`` follows from ``consumed``, so that one write finishes the last message of a
-batch. With two writes the group thread could commit between them, and the message would be consumed again.
+looks at ``halted``. The group thread sets ``revoked``, and with it ``halted``, *before* it looks at ``held``. So the
+stream sees ``halted``, or the group thread sees ``held``. ``held`` follows from ``consumed``, so that one write
+finishes the last message of a batch. With two writes the group thread could commit between them, and the message would
+be consumed again.
 
-Mirrors the original's ``PartitionTopicInfo``. The original counts a message as consumed when it is handed out, and so
-loses it in a crash.
+Mirrors the original's ``PartitionTopicInfo``. The original counts a message as consumed at the hand-out, and so loses
+it in a crash.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class PartitionPosition(HandOutMarks):
 
     @property
     def latest(self) -> PartitionPosition:
-        """The position at which the same ownership goes on now; this one if it was not replaced."""
+        """The position at which the same ownership goes on now; this position if it was not replaced."""
         found = self
         while found.successor is not None:
             found = found.successor

@@ -46,7 +46,7 @@ _MOST_HANDLERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedShare:
-    """What a member with ``share.partitions`` advertises: the order of its messages and its number of handlers."""
+    """The order of messages and the number of handlers that a member with ``share.partitions`` advertises."""
 
     order: str
     concurrency: int
@@ -73,8 +73,8 @@ class Registration:
 
     ``pattern`` is ``static``, ``white_list`` or ``black_list``; any other text counts as static. ``subscription`` maps
     each topic, or the one expression, to a number of streams. ``timestamp`` is the time in milliseconds since 1970, as
-    text; no member reads it. ``extra`` holds all further keys. The original ignores them; this package advertises the
-    host, room and strategy of the member there, and its ``offset.conflict``.
+    text; no member reads it. ``extra`` holds all further keys. The original ignores these keys. Our members advertise
+    their host, room, strategy and ``offset.conflict`` there.
     """
 
     pattern: str

@@ -1,7 +1,7 @@
-"""What is stored of one owned partition, as its committer last read or wrote it.
+"""The stored values of one owned partition, as last read or written by the committer.
 
 A :class:`StoredOffset` begins with a claim and ends with the release. A seek keeps it: the next position of the same
-ownership goes on with it. It is the one place for what the stores know of an owned partition.
+ownership goes on with it. No other object keeps the stores' values of an owned partition.
 
 Threads: the committer's thread alone writes it, after the group thread has made it, or has begun a position at a stored
 offset. Any thread may read ``committed``, ``may_park`` and ``parking_trouble``.
@@ -27,7 +27,7 @@ UNREAD = "the pointers to parked messages are not read yet"
 
 @dataclass(slots=True, eq=False)
 class OffsetNode:
-    """The offset node in ZooKeeper as last seen: its content and its data version, both None if there is no node.
+    """The offset node in ZooKeeper as last seen: content and data version, both None if there is no node.
 
     ``unanswered`` are the contents of writes whose outcome is unknown. ``session`` is the id of the session that
     claimed the partition, 0 if unknown.
@@ -141,7 +141,7 @@ class StoredOffset:
 
     @property
     def cost(self) -> int:
-        """What a commit costs: the acknowledgements and pointers to encode."""
+        """The cost of a commit: the acknowledgements and pointers to encode."""
         ledger = self.position.ledger
         return 0 if ledger is None else ledger.unnoted + ledger.pointer_count
 

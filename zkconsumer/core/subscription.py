@@ -29,7 +29,7 @@ def topic_filter(registration: Registration) -> TopicFilter | None:
     return TopicFilter.from_registration(registration.pattern, registration.wildcard[0])
 
 
-# The members of a group mostly share one expression, and each change evaluates it for all of them. A cached result
+# The members of a group mostly share one expression, and each change evaluates it for all members. A cached result
 # needs no compiled expression.
 _ALLOWED: SizedCache[tuple[str, ...]] = SizedCache(CACHED_TOPICS)
 

@@ -59,7 +59,7 @@ class TopicFilterTimeoutError(ZkConsumerError):
 
 
 def normalised(text: str) -> str:
-    """Return ``text`` as the original rewrites it, so that property files may quote it and lists may use commas.
+    """Return ``text`` as the original rewrites it, so that property files may quote a list and lists may use commas.
 
     The steps in their order: trim; turn every comma into a bar; remove every blank; remove a leading and a trailing run
     of quotes. So ``a{1,2}`` is an error, and ``'a','b'`` matches neither a nor b.

@@ -1,8 +1,8 @@
 """The unfinished offsets of one partition, where messages are finished in any order. Pure; the caller locks.
 
-The plain offset that everybody reads is the base, the lowest unfinished offset. What is finished beyond it is told by
-:class:`Finished` values, which ``finished_note`` writes down. Only *unfinished* messages are listed. So the holes that
-compaction and transactions leave count as finished, and nothing walks over a range of offsets.
+The plain offset that everybody reads is the base, the lowest unfinished offset. :class:`Finished` values have the
+finished messages beyond the base. ``finished_note`` writes them down. Only *unfinished* messages are listed. So the
+holes that compaction and transactions leave count as finished, and nothing walks over a range of offsets.
 
 Source: the offset maps of parallel-consumer and atleon, which list what is finished, or one bit for each offset.
 """
@@ -228,7 +228,7 @@ class UnfinishedOffsets:
 
 
 def joined(pieces: Iterable[Finished]) -> tuple[Finished, ...]:
-    """Return the same with neighbours of the same slots made one, so that they do not become ever more."""
+    """Return the pieces with neighbours of the same slots joined, so that their number does not grow for ever."""
     found: list[Finished] = []
     for one in sorted(pieces, key=lambda piece: (piece.slots, piece.start, piece.end)):
         last = found[-1] if found else None

@@ -1,7 +1,7 @@
 """Remembers the failures of brokers: how often they are logged, and how soon a refused login is tried again.
 
 Threads: the leader finder and the fetchers of one member. Each class has one lock, which guards its table. The fetcher
-of an unreachable broker is made anew for each try, so no fetcher knows what an earlier one logged.
+of an unreachable broker is made anew for each try, and does not know the log lines of the try before.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION
 
 
 class FetchedPart(NamedTuple):
-    """One partition of a fetch: its request and its part of the response."""
+    """One partition of a fetch: its part of the request and of the response."""
 
     fetch: FetchCursor
     request: FetchRange
@@ -67,7 +67,7 @@ GROWTH = 4
 
 
 class SizedRequest(NamedTuple):
-    """The partitions to ask for and the bytes of each; ``turns`` is how many such requests serve all of them."""
+    """The partitions to ask for and the bytes of each; ``turns`` is how many such requests serve all partitions."""
 
     asked: list[tuple[FetchCursor, int]]
     turns: int
@@ -79,7 +79,7 @@ _UNCHANGED = SizedRequest([], 1)
 def size_request(
     fetches: Sequence[FetchCursor], limit: int, partition_bytes: int, *, capped: bool, most: int
 ) -> SizedRequest:
-    """Return what to ask for, of ``fetches`` in the order of service; at least one of them, whatever the limit.
+    """Return the request for ``fetches`` in the order of service: at least one partition, whatever the limit.
 
     Arguments: ``limit`` in bytes for the whole response, ``most`` its upper bound (``fetch.max.bytes``);
     ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit.

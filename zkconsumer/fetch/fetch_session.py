@@ -69,7 +69,7 @@ class FetchSession:
         """
         self._told.update(changes)
         positions = []
-        # No comprehension: it is a function of its own, for nearly always one partition.
+        # No comprehension: it would call a function, nearly always for one partition.
         for tp, want in changes.items():
             positions.append(new_tuple(FetchPosition, tp + want))
         return new_tuple(SessionRequest, (positions, [], self.id, self.epoch))  # type: ignore[no-any-return]

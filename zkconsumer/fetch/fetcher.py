@@ -1,4 +1,4 @@
-"""Fetches from one broker, on one thread: all owned partitions that it leads, one long-polled request after the other.
+"""Fetches the owned partitions that a broker leads, on a thread, with one long-polled request at a time.
 
 Threads: the fetcher's thread calls :meth:`Fetcher.step`; the leader finder, the group's thread and the streams call
 ``add``, ``stop`` and ``wake``. The condition guards the table of partitions only. The lock is not held during a request
@@ -109,7 +109,7 @@ class Fetcher:
         return not self.thread.is_alive()
 
     def add(self, fetches: Sequence[FetchCursor]) -> None:
-        """Fetch these partitions too; one that is fetched already keeps its place."""
+        """Fetch these partitions too. A partition that is fetched already keeps its place."""
         with self._lock:
             for fetch in fetches:
                 self._fetches[fetch.tp] = fetch

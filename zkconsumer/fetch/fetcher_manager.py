@@ -4,8 +4,8 @@ Threads: the group's thread calls ``start``, ``forget`` and ``close``; any threa
 thread of this object, which also starts and ends the fetchers. One condition guards the partitions without a leader and
 the table of fetchers. The lock is not held during network calls; the original holds its lock during metadata requests.
 
-Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole. Here partitions
-come and go one by one, and the others are fetched on.
+Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole. Here a single
+partition comes or goes, and all other partitions are fetched on.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FetcherManager:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Stop fetching revoked positions. A chunk that is on its way for one is dropped when it arrives."""
+        """Stop fetching revoked positions. A chunk that is on its way is dropped when it arrives."""
         with self._lock:
             for tp in [tp for tp, fetch in self._leaderless.items() if fetch.position.revoked]:
                 del self._leaderless[tp]
@@ -230,7 +230,7 @@ class FetcherManager:
     def step(self) -> None:
         """Do one round: find the leaders of partitions without a fetcher, and hand these partitions to fetchers.
 
-        If there is no such partition, it waits for one.
+        Without such a partition the call waits.
         """
         with self._lock:
             wanted = self._due()
@@ -279,10 +279,10 @@ class FetcherManager:
         return self._known
 
     def find_leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
-        """Ask one broker after the other for leaders, in random order, until one answers.
+        """Ask broker after broker for leaders, in random order, until a broker answers.
 
-        Brokers that failed last time come last. So a slow broker, or one whose response never ends, delays the
-        partitions of others only once.
+        Brokers that failed last time come last. So a slow broker, or a response that never ends, delays the other
+        brokers' partitions only once.
         """
         failure: BrokerError | None = None
         order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)

@@ -1,7 +1,7 @@
 """Reads single messages at known offsets from the partitions' leaders, for parked messages and dead letters.
 
-One thread asks at a time; any thread may call :meth:`MessageLookup.close`. The connections are its own, so it disturbs
-no fetcher. They are kept until an error.
+One thread asks at a time; any thread may call :meth:`MessageLookup.close`. The lookup has connections of its own and
+disturbs no fetcher. They are kept until an error.
 """
 
 from __future__ import annotations

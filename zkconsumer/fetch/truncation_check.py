@@ -1,4 +1,4 @@
-"""Detects that a partition's log was truncated or made anew, and goes back to the first offset that differs.
+"""Detects a log that was truncated or made anew, and goes back to the first offset that differs.
 
 Threads: the fetcher's thread. Two signs show another log. The fetched offset lies behind the log's end, or the epoch of
 the next chunk is not the epoch of the chunk before (``core.leader_epochs``). Fetching never goes on by

@@ -1,7 +1,7 @@
 """Describes requests and responses as fields with versions, as Kafka's own definitions do, and writes and reads both.
 
 Pure; any thread. One description serves every version, also the flexible ones (KIP-482: compact lengths, tagged
-fields). It serves both sides: a client writes requests and reads responses, a broker of the test kit the other way
+fields). A client writes requests and reads responses; a broker of the test kit uses the description the other way
 round. Values are dictionaries by Kafka's field names in snake_case. Tagged fields are passed over, and none are
 written.
 """
@@ -157,7 +157,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiSchema:
-    """One request and its response, in the versions ``lowest`` to ``highest``; from ``flexible`` on it is compact."""
+    """A request and its response, in versions ``lowest`` to ``highest``; those from ``flexible`` on are compact."""
 
     key: int
     name: str
@@ -276,7 +276,7 @@ def _read_many(kind: FieldType | Fields, version: int, reader: BodyReader) -> li
 
 
 class ApiRequest:
-    """One request: a schema, its version and its field values."""
+    """One request: a schema, a version and the field values."""
 
     def __init__(self, message: ApiSchema, version: int, values: Values) -> None:
         self.message = message

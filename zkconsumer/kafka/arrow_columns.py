@@ -4,9 +4,9 @@ Responsible for the seven columns of Spark's own Kafka source and the headers, i
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
 Batches of format 2 are read many at a time: by compiled code (``native_columns``), or by vector operations
-(``numpy_columns``) in an installation without it. Without either, with headers, for older formats and for strange
-bytes, the records are read one by one. A thousand of them at a time become one Arrow array a column. All ways give the
-same columns, byte for byte. The arrays are joined when there are enough rows.
+(``numpy_columns``) in an installation without it. Without compiled code and numpy, with headers, for older formats and
+for strange bytes, a loop reads record after record. A thousand of them at a time become one Arrow array a column. All
+ways give the same columns, byte for byte. The arrays are joined when there are enough rows.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RowsOfBlocks(Protocol):
 
 
 def _reader_of_blocks(names: Collection[str]) -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
-    """Return the quickest way to read many records at once, or None if they are read one by one."""
+    """Return the quickest way to read many records at once, None if there is no such way."""
     if native_columns.AVAILABLE:
         return partial(native_columns.NativeColumns, names=names)
     from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)

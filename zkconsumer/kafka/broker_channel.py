@@ -221,7 +221,7 @@ class BrokerChannel:
     ) -> Mapping[str, Mapping[str, str]]:
         """Return settings of topics by their names, the brokers' defaults included.
 
-        Topics that the broker does not describe to us are left out; so are all of them if it is older than 0.11.
+        Topics that the broker does not describe to us are left out. A broker before 0.11 describes none.
         Raises: BrokerUnavailableError, BrokerError.
         """
         self._version(FETCH)
@@ -438,7 +438,7 @@ class BrokerChannel:
 
     def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
         """Return the request that the next response answers, its size, and how many of its bytes have come. They are in
-        the buffer. A small response is received together with its head, if no other can follow it.
+        the buffer. A small response is received together with its head, if no further response can follow.
         """
         expected = self._expected[0]
         view = memoryview(self.buffer)[: _SMALL if len(self._expected) == 1 else _HEAD_SIZE]

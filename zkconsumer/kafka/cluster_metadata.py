@@ -1,8 +1,8 @@
 """Asks the brokers for the cluster's brokers, and for topics with their numbers of partitions.
 
 Called with a connected channel, by the thread that owns it; any thread may call :class:`BootstrapBrokers`, which opens
-a connection of its own. The original reads both from ZooKeeper. This is the Java consumer's ``Metadata`` without its
-one shared copy, which a thread in the background refreshes.
+a connection of its own. The original reads both from ZooKeeper. Mirrors the Java consumer's ``Metadata``, without a
+shared copy that a background thread refreshes.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class _Scratch(threading.local):
 
     def take(self) -> memoryview:
         """Return the buffer, which is put back into ``room`` after its use. Meanwhile a signal handler that
-        decompresses gets another one; otherwise it would put its own content into an interrupted batch.
+        decompresses gets another buffer. Otherwise it would put its own content into an interrupted batch.
         """
         room, self.room = self.room, None
         return memoryview(bytearray(_SCRATCH)) if room is None else room
@@ -229,8 +229,8 @@ def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
 def with_right_lz4_checksum(frame: bytes) -> bytes:
     """An LZ4 frame with the header checksum that the format asks for.
 
-    Producers of 0.8 and 0.9 computed it over the frame's magic number as well (KAFKA-3160), so decoders refuse what
-    they wrote. The header says nothing else about the data, so it is safe to correct.
+    Producers of 0.8 and 0.9 computed it over the frame's magic number as well (KAFKA-3160), so decoders refuse their
+    frames. The header says nothing else about the data, so it is safe to correct.
     """
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame

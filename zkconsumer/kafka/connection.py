@@ -2,8 +2,9 @@
 
 Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
 ``_lock`` (``_changed`` is its condition) guards ``_closed`` and ``socket``. The owner takes it only to give the socket
-up, since each small response has several uses of the socket. It writes ``busy`` before it reads ``_closed``, and
-``close()`` writes ``_closed`` before it reads ``busy``. So one of the two always sees the other (under CPython's GIL).
+up, since each small response has several uses of the socket. The owner writes ``busy`` and then reads ``_closed``;
+``close()`` writes ``_closed`` and then reads ``busy``. So the owner sees ``_closed``, or ``close()`` sees ``busy``
+(under CPython's GIL).
 
 The file descriptor is closed only when no call is inside the socket. ``close()`` shuts the connection down, which wakes
 the owner out of a blocked system call, and the owner closes the descriptor on its way out. Otherwise its number could

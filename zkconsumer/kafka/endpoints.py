@@ -44,8 +44,7 @@ def parse_address(text: str, default_port: int | None = None) -> tuple[str, int]
 def choose_endpoint(
     endpoints: Iterable[Endpoint], security_protocol: str, address_map: Mapping[str, str] | None = None
 ) -> Endpoint:
-    """Return the address at which to reach one broker: its first endpoint of the wanted protocol, mapped if so
-    configured.
+    """Return the address of one broker: its first endpoint of the wanted protocol, mapped by ``address_map``.
 
     Arguments: ``endpoints`` as the broker registered them; ``security_protocol`` as in ``security.protocol``.
     ``address_map`` (``broker.address.map``) is for brokers in containers or behind tunnels. It maps a registered

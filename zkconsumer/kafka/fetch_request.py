@@ -62,7 +62,7 @@ def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes)
 
 @cache
 def _one_layout(client: int, topic: int) -> tuple[Callable[..., bytes], int]:
-    """Return what packs such a request, and its length, for a client's and a topic's name of so many bytes."""
+    """Return the packer of such a request, and the request's length, for names of ``client`` and ``topic`` bytes."""
     layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqiih")
     return layout.pack, layout.size - 4
 

@@ -123,8 +123,8 @@ class GroupChannel:
     def find_coordinator(self, group: str, deadline: Deadline) -> Endpoint:
         """Return the broker that coordinates the group, at the address that the asked broker knows.
 
-        The first such request makes a cluster create its topic of offsets; it answers COORDINATOR_NOT_AVAILABLE until
-        that is done.
+        The first such request makes a cluster create its topic of offsets. Until the topic exists, brokers answer
+        COORDINATOR_NOT_AVAILABLE.
         """
         answer = self._ask(FIND_COORDINATOR, {"key": group}, deadline)
         self._check(answer["error_code"], f"who coordinates group {group!r}")
@@ -199,7 +199,8 @@ class GroupChannel:
     def leave(self, who: Membership, deadline: Deadline, *, reason: str = "") -> None:
         """Leave the group, so that the other members rebalance at once.
 
-        A static member leaves too: a broker removes it only if the request names its ``instance_id``, as this one does.
+        A static member leaves too. The request names its ``instance_id``; otherwise a broker would not remove the
+        member.
         """
         one = {"member_id": who.member_id, "group_instance_id": who.instance_id, "reason": reason or None}
         values = {"group_id": who.group, "member_id": who.member_id, "members": [one]}

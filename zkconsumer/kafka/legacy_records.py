@@ -127,8 +127,9 @@ def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset
 class WrappedMessages:
     """The messages inside a wrapper, with their absolute offsets.
 
-    They are made when they are iterated, since there may be millions. Raises: MalformedSetError unless all of them are
-    whole and their offsets grow up to the wrapper's; iterating raises it for a message with fields outside of it.
+    They are made when they are iterated, since there may be millions. Raises: MalformedSetError unless all messages are
+    whole and their offsets grow up to the wrapper's. Iterating raises MalformedSetError for a message with fields
+    outside of the message.
     """
 
     __slots__ = ("_content", "_heads", "_magic", "_shift", "_stamp", "base_offset")

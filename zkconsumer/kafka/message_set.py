@@ -150,8 +150,8 @@ def _legacy(
 def corrupt_at(records: bytes, at: int, where: TopicPartition, reached: int, reason: str) -> CorruptRecordsError:
     """Return the error for the corrupt place at ``at``, with the offset to go on at, as far as the neighbours tell it.
 
-    A wrong checksum makes the batch's own last offset doubtful, and a wild one would skip good messages. So it counts
-    only if it agrees with the number of records. The start of the next batch is better evidence.
+    A wrong checksum makes the batch's own last offset doubtful, and a wild one would skip good messages. So the last
+    offset counts only if it agrees with the number of records. The start of the next batch is better evidence.
     """
     if len(records) - at < START.size:
         return CorruptRecordsError(where, reached, reached + 1, reason)

@@ -57,8 +57,8 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
 
     Arguments: ``log_end`` is the end of the log as the leader says. A batch of format 2 that says it reaches further is
     believed only if its checksum is right. Otherwise the next fetch would be out of range, and look like another log.
-    Raises: CorruptRecordsError, with the position, if the head of the first new batch makes no sense. A later one ends
-    the extent before it, so that the good batches are not held back.
+    Raises: CorruptRecordsError, with the position, if the head of the first new batch makes no sense. A later bad head
+    ends the extent, so that the good batches before are not held back.
     """
     total = len(records)
     if (plain := plain_extent(records, fetch_offset, log_end if log_end < NO_END else -1)) is not None:

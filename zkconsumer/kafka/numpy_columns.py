@@ -23,9 +23,9 @@ except ImportError:  # pragma: no cover - the tests' environment has it
 
 AVAILABLE: Final[bool] = np is not None
 
-_LONG = 127  # a byte beyond this is not the last one of its number
+_LONG = 127  # the largest last byte of a number
 _LARGEST = 2**31 - 1
-_MANY_HEADERS = 100  # in one record: read one by one, for a loop over vectors of one element is slow
+_MANY_HEADERS = 100  # in one record: then a plain loop, for a loop over vectors of one element is slow
 if AVAILABLE:
     _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
 
@@ -219,8 +219,8 @@ def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
 
 def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any] | None:
     """Return the first fields of records that begin there, None if one of their numbers takes more than two bytes. The
-    fields are the timestamp and offset differences, the size of the key and the key's beginning. They take at most
-    seven bytes, so one word is read for each record. Longer numbers are read the slow way.
+    fields are the timestamp and offset differences, the size of the key and the key's beginning. The fields take at
+    most seven bytes, so a word is read for each record. Longer numbers are read the slow way.
     """
     last = len(data) - 8
     if last < 0:

@@ -28,8 +28,8 @@ T = TypeVar("T")
 class OffsetClient:
     """The offsets of one group in Kafka.
 
-    Each call is one try; the caller repeats it. The client searches for the coordinator when it needs one and keeps it
-    until it fails or is the coordinator no longer. One thread calls; any thread may close, and a waiting call raises.
+    Each call is one try; the caller repeats it. The client searches for the coordinator at the first call, and again
+    after the coordinator failed or moved. One thread calls; any thread may close, and a waiting call raises.
 
     Arguments: ``search`` belongs to this client alone.
     """

@@ -1,4 +1,4 @@
-"""Finds where the records of batches of format 2 begin, without reading them one after the other.
+"""Finds where the records of batches of format 2 begin, without reading record after record.
 
 Pure, one thread at a time; needs numpy. A record begins with its length, which leads to the next. Runs of records of
 one length are found by comparing that length at equal distances. Elsewhere, places of lengths are guessed from the
@@ -19,13 +19,13 @@ try:
 except ImportError:  # pragma: no cover - the tests' environment has it
     np = None  # type: ignore[assignment]
 
-_PATIENCE = 64  # records to walk one by one before the next look for a likely one
+_PATIENCE = 64  # records to walk in a loop before the next look for a likely place
 _LONGEST_WALK = 8192
 _SHORTEST_RUN = 32  # records of one length that are worth comparing together
 _STRIP = 100_000  # bytes that are looked at together: their temporary vectors fit into the processor's cache
 _FEWEST_OTHERS = 4
 _SMALLEST = 12  # how the length of the smallest record is written: six numbers of one byte
-_LONG = 127  # a byte beyond this is not the last one of its number
+_LONG = 127  # the largest last byte of a number
 
 
 Span = tuple[int, int, int]
@@ -180,8 +180,8 @@ def _likely(buffer: Any, begins: Any, finish: int) -> Any:
     """Return the places where lengths of records probably stand, in order, with the sure ones (``begins``).
 
     Nothing before the first of these and from ``finish`` on is looked at, since the fetched bytes may be many times
-    that. A record without headers ends with 0, their number. The next record begins with its length, of one byte or two
-    unless it is large, and then 0, its attributes. Text has no 0 in it, and other data seldom in this way.
+    that. A record without headers ends with 0, their number. The next record begins with its length, one or two bytes
+    unless large, and then attributes of 0. Text has no 0, and binary data seldom has a 0 there.
     """
     found = []
     for low in range(int(begins[0]), finish, _STRIP):
@@ -195,7 +195,7 @@ def _likely(buffer: Any, begins: Any, finish: int) -> Any:
             found.append(at)
     at = np.concatenate(found) if found else begins[:0]
     first = buffer[at]
-    # its lowest bit is its sign; behind one byte come the attributes, and a second one is no 0
+    # the lowest bit is the sign; the attributes, 0, follow a length of one byte; a second byte is never 0
     likely = at[(first & 1 == 0) & (first >= _SMALLEST) & ((first > _LONG) == (buffer[at + 1] != 0))]
     places = likely.searchsorted(begins)
     new = likely.take(places, mode="clip") != begins if len(likely) else np.ones(len(begins), bool)
@@ -212,8 +212,8 @@ def _following(buffer: Any, at: Any) -> Any:
 
 
 def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[Any, int]:
-    """Return where the lengths of the next records stand, one by one, and where the last one ends. Raises: IndexError
-    beyond the data.
+    """Return the places of the next records' lengths, found in a loop, and the end of the last record. Raises:
+    IndexError beyond the data.
     """
     found = [0] * count
     for number in range(count):

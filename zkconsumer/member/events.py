@@ -1,6 +1,6 @@
 """The events of a member, as values on one queue. Pure.
 
-Watches, the session, fetchers and the committer only put them; the group thread alone decides what they mean.
+Watches, the session, fetchers and the committer only put events; the group thread alone decides what an event means.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _nothing() -> None:
 class SubscriptionChanged:
     """The member subscribes to other topics.
 
-    ``revise`` makes the new subscription (topic -> number of streams) of the one before. ``leaving`` are the topics
-    that it drops; the messages of them that the caller ``held`` at its call count as finished. A handler of a balanced
-    run, which is the caller, has messages of the positions ``in_handler``. The group thread calls
-    ``begun`` when it begins to tell the group, or ``withdrawn`` if the caller has gone before. Once the change is in
-    force, the group thread calls ``applied`` and sets ``done``.
+    ``revise`` makes the new subscription (topic -> number of streams) of the one before. ``leaving`` are the dropped
+    topics. Their messages that the caller ``held`` at its call count as finished. A handler of a balanced run, which is
+    the caller, has messages of the positions ``in_handler``. The group thread calls ``begun`` when it begins to tell
+    the group, or ``withdrawn`` if the caller has gone before. Once the change is in force, the group thread calls
+    ``applied`` and sets ``done``.
     """
 
     revise: Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -135,7 +135,7 @@ class SubscriptionChanged:
         asked.set_result(None)
 
     def holds(self, position: PartitionPosition) -> bool:
-        """Return whether the caller held the message of this position at its call, and nobody has passed it since."""
+        """Return whether the position still stands at a message that the caller held at its call."""
         consumed = position.consumed
         return consumed is not None and consumed in self.held.get(position, range(0))
 

@@ -142,7 +142,7 @@ class Coordinator(Protocol):
 
     @property
     def unsettled(self) -> str:
-        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+        """Why the member may not own its share, in words; empty if it does. Any thread; takes no lock."""
 
     @property
     def needs_lease(self) -> bool:
@@ -273,10 +273,10 @@ class PartitionGroupThread(GroupThread):
 
 
 class CoordinationHealth(NamedTuple):
-    """One coordination of a member, as its health sees it. A bridge has two.
+    """One coordination of a member, for the health. A bridge has two.
 
-    ``coordinator`` names it in words, ``lease`` is the one that this coordination renews, and ``doubt`` is why its
-    assignment may be wrong, in words; empty if nothing is known against it.
+    ``coordinator`` is a name in words. ``lease`` is the lease that this coordination renews. ``doubt`` is why the
+    assignment may be wrong, in words, empty without a doubt.
     """
 
     coordinator: str

@@ -98,7 +98,7 @@ class Commits(Protocol):
         """Let the next commit overwrite another client's offset: ``known``, or with None one outside ZooKeeper."""
 
     def write_starts(self, positions: Collection[PartitionPosition]) -> None:
-        """Write the starts of these positions to all stores, because only one store has them."""
+        """Write the starts of these positions to all stores, because only one store has the starts."""
 
     def hurry(self) -> None:
         """Make the next automatic commit now, if commits are automatic."""

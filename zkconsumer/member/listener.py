@@ -1,8 +1,9 @@
 """The application's rebalance listener, and the thread that runs it.
 
 Threads: :class:`ListenerThread` runs every call on a thread of its own, in order. The group thread waits for a call, up
-to its limit, and then goes on. No lock is held while the application's code runs. Its requests are answered by other
-threads (commits) or by the waiting group thread itself (seeks). So it cannot lock up with us, as in KAFKA-4735.
+to its limit, and then goes on. No lock is held while the application's code runs. Other threads answer the
+application's commits, and the waiting group thread answers seeks. So the application cannot lock up with us, as in
+KAFKA-4735.
 
 Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: partitions that stay are not released, so they
 are not listed. A call that raises or blocks is reported and does not fail the rebalance. A shutdown releases partitions
@@ -62,7 +63,7 @@ class ConsumerRebalanceListener:
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
         """Called after these partitions were lost: the session expired, or their owner nodes were deleted.
 
-        Others may own them already, and nothing of them can be committed.
+        Other members may own them already, and no offset of them can be committed.
         """
 
 

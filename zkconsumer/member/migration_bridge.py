@@ -1,17 +1,17 @@
 """A member in ZooKeeper and in the brokers' group at once, for a group that moves from the one to the other.
 
 ZooKeeper's side is an ordinary member: it registers, owns, commits and releases, and consumes nothing without its owner
-node. :class:`Bridge` is its strategy. While ZooKeeper coordinates it assigns by the configured strategy, and while the
-brokers do, it assigns what their coordinator did. So the coordination only decides who
-should consume; the owner nodes decide who may. Two members that see it differently for a moment wait for each other.
+node. :class:`Bridge` is its strategy. While ZooKeeper coordinates, the bridge assigns by the configured strategy. While
+the brokers coordinate, it repeats their assignment. So the coordination only decides who should consume; the owner
+nodes decide who may. Two members that see it differently for a moment wait for each other.
 
 The brokers' side is an ordinary :class:`CoordinatedRebalancer` with :class:`WishedPartitions` as its assignment. A
-partition that it takes is a wish. One that it gives up counts as given up when ZooKeeper's side has drained, committed
+partition that it takes is a wish. A revoked partition counts as given up when ZooKeeper's side has drained, committed
 and released it.
 
 Threads: the group thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`. The thread of the brokers' side
 calls :class:`WishedPartitions` and waits there, with a limit, for the group thread, which never waits for it. The
-condition guards the wish and its numbers, and what a look found; nothing is asked while it is held. A look at the
+condition guards the wish, its numbers and the result of a look. No request is sent under the condition. A look at the
 brokers' group, before it is left for ZooKeeper-only members, has a thread of its own.
 
 The original has nothing of this: there, members of the new consumer beside old ones consume everything twice.
@@ -121,7 +121,7 @@ class Bridge:
         return assigned_by_brokers(wish, self._consumer, view, threads)
 
     def concluded(self) -> None:
-        """Note that a round has ended: it has committed and released what its plan took away."""
+        """Note the end of a round, which has committed and released the partitions that the plan took away."""
         with self._lock:
             self._done = self._planned
             self._changed.notify_all()

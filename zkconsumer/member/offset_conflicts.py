@@ -3,8 +3,9 @@
 The other client is an operator's tool, a Scala zombie, or an old-style commit through a broker. ``offset.conflict``
 decides what the member does about it, also with offsets in Kafka.
 
-Called by the group thread only. The original does not notice such an offset and overwrites it with its next commit. So
-it undoes an operator's reset. If the owner dies before that commit, the next owner starts at a zombie's stale offset.
+Called by the group thread only. The original does not notice the other client's offset and overwrites it with the next
+commit. So it undoes an operator's reset. If the owner dies before that commit, the next owner starts at a zombie's
+stale offset.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class OffsetConflicts:
         try:
             read = nodes.reread([position.tp for position in positions], deadline)
         except RegistryError:
-            # a position that has begun hears of it again at its next commit; of one that has not nobody would
+            # the next commit finds the conflict of a begun position again; the other positions have no commit
             self._unread += [position for position in positions if position.consumed is None]
             raise
         known = {position: read[position.tp] for position in positions if position.tp in read}

@@ -4,8 +4,8 @@ The coordinator decides which partitions are claimed and lost. Owner nodes, sess
 
 Called by the group thread only. Other threads read a copy of :attr:`OwnedPartitions.positions`.
 
-A position belongs to one ownership of a partition and to one place in it. Each new place (a seek, another offset) makes
-a new position. So nothing that still refers to the old position can be taken for the new one.
+A position belongs to one ownership of a partition and to one place in the log. Each new place (a seek, another offset)
+makes a new position. So nothing that still refers to the old position can be taken for the new one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OwnedPartitions:
         """The positions that were owned when the member left; empty before that."""
 
     def holds(self, position: PartitionPosition) -> bool:
-        """Return whether this position is the current one of its partition."""
+        """Return whether this position is the current position of its partition."""
         return self.positions.get(position.tp) is position
 
     @property
@@ -200,7 +200,7 @@ class OwnedPartitions:
                 new.begin(offset)
         followed = [new for new in news.values() if new.stored.committed is not None]
         if followed:
-            # to all stores; the node's new version tells the other process that this member goes on from its offset
+            # to all stores; the node's new version tells the writing process that this member goes on from there
             self._commits.write_starts(followed)
         self.start([new.tp for new in news.values()])
 
@@ -305,7 +305,7 @@ class OwnedPartitions:
         self.remove(positions)
 
     def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Replace a position. Another thread that looks one up meanwhile finds the old one or the new one."""
+        """Replace a position. A look-up of another thread meanwhile finds the old position or the new position."""
         self._delivery.replace(old, new)
         self._source.forget()
         self.positions[new.tp] = new

@@ -90,7 +90,7 @@ class Revocation:
         return leaving
 
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
-        """Drop these positions immediately, without a commit, because other members may own them by now."""
+        """Drop these positions immediately, without a commit, because other members may own the partitions by now."""
         if positions:
             self._owned.lose(positions)
             log.warning("lost %s: %s", first_of(position.tp for position in positions), why)

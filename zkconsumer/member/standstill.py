@@ -1,4 +1,4 @@
-"""Logs that a member reads nothing, why, and when its messages flow again.
+"""Logs a member's standstill, the reason, and the time when messages flow again.
 
 The original is silent then. So is a program that has not set up logging, apart from warnings: Python prints these.
 
@@ -40,7 +40,7 @@ def stands_still(state: ConnectorState, obstacle: str) -> bool:
 
 
 class StandstillLog:
-    """The log lines of one member: its standstill once, again for another reason, and its end.
+    """The log lines of one member: a standstill once, again for each other reason, and the end.
 
     Argument: ``name`` is the member's.
     """

@@ -129,8 +129,7 @@ class CommitSchedule:
 
 
 class Slices:
-    """Splits partitions into slices that are committed one after the other, so that the success of one counts whatever
-    becomes of the next.
+    """Splits partitions into slices, so that a committed slice counts even if the next slice fails.
 
     A slice takes about :data:`SLICE_TIME`. Larger ones would not end in time on a busy machine, and each one costs an
     exchange with ZooKeeper. Partitions without a ledger cost next to nothing, so they come together.
@@ -222,7 +221,7 @@ class GivenOffset:
         return "a seek is under way" if is_moving(found) else ""
 
     def overtaken_by(self, committed: int | None) -> bool:
-        """Return whether another commit has written a later offset since the call, so that this one would undo it."""
+        """Return whether another commit has written a later offset since the call, which ours would undo."""
         if committed is None or committed == self.committed:
             return False
         return (self.committed is None or self.committed <= self.offset) and self.offset < committed

@@ -223,7 +223,7 @@ class CommitTracker:
         put_off = {} if patient else self._look_before(ours, deadline)
 
         def write(some: list[StoredOffset]) -> None:
-            limit = deadline if patient else Deadline(self._settings.timeout)  # one slow slice costs no other its time
+            limit = deadline if patient else Deadline(self._settings.timeout)  # a slow slice costs the next no time
             self._commit(some, held, limit, patient=patient, put_off=put_off)
 
         self._slices.commit_each(ours, deadline, write, whole=patient)
@@ -284,7 +284,7 @@ class CommitTracker:
     def prepare_seek(self, positions: Collection[PartitionPosition], deadline: Deadline) -> None:
         """Commit nothing of these positions until they are replaced, or until the deadline.
 
-        No commit before this lands later: where the outcome of one is unknown, its store is asked. Raises
+        No earlier commit lands afterwards: the store is asked about each commit with an unknown outcome. Raises
         OffsetCommitError if the store does not tell.
         """
         ours = self._ours(positions)

@@ -1,6 +1,6 @@
 """The differences between the databases that :mod:`zkconsumer.offsets.database_store` knows: SQLite and PostgreSQL.
 
-Neither library is imported here: the user's connections say what they are. Any thread.
+Neither library is imported here: the class of the user's connection names the database. Any thread.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class DatabaseOffsets(FencedStore):
     def record_offsets(
         self, connection: DatabaseConnection, topic: str, partition: int, offsets: Iterable[int]
     ) -> None:
-        """Record the messages at these offsets of one partition, for example those of rows in columns.
+        """Record the messages at these offsets of a partition, for example the offsets of rows in columns.
 
         Raises as :meth:`record`; ValueError for offsets that do not ascend.
         """
@@ -254,7 +254,7 @@ class DatabaseOffsets(FencedStore):
         """Set the next offset of a partition, in the open transaction of ``connection``.
 
         Use it to take over a group's offsets, or to consume messages again after you deleted their rows. A member that
-        owns the partition raises at its next message, and goes on at this offset once it is restarted.
+        owns the partition raises at its next message, and goes on at this offset after a restart.
         Raises: ValueError for a negative offset; the database's errors.
         """
         if offset < 0:
@@ -308,7 +308,7 @@ class DatabaseOffsets(FencedStore):
         member = self._opened()
         found: dict[TopicPartition, int | None] = {}
         with self._rows(timeout) as rows:
-            for tp in sorted(epochs):  # in one order, so that two claims do not wait for each other
+            for tp in sorted(epochs):  # sorted, so that two claims never wait for each other
                 raised = rows.raise_epoch(tp, epochs[tp], member.consumer)
                 row = rows.look(tp)
                 if not raised or row is None:
@@ -374,7 +374,7 @@ class DatabaseOffsets(FencedStore):
             self._epochs.clear()
             self._unset.clear()
             self._suspended = None
-            if self._working is not None:  # the lock keeps it from being closed, and its socket from being another's
+            if self._working is not None:  # under the lock nobody closes the connection or reuses the socket
                 with suppress(Exception):  # its database is away
                     dialect_of(self._working).interrupt(self._working)
 

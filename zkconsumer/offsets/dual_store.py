@@ -57,7 +57,7 @@ class Fence(Protocol):
     """The partitions that this member owns, and what is stored of them."""
 
     def claimed(self, partition: TopicPartition) -> None:
-        """Note in ``tracked`` by what this claim can be told from a later one."""
+        """Note in ``tracked`` the mark that tells this claim from a later claim."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that this member does not own; looked up at this moment."""

@@ -8,8 +8,8 @@ the coordinator refuses an outdated one, the group's thread is told, for which o
 consumer's part of ``ConsumerCoordinator``. Differs on purpose: there the application gets a refused commit, while its
 streams go on with partitions of other members.
 
-Called by one thread (the committer's); any may ``close``, and a waiting call raises. One call is one try; the caller
-repeats it.
+Called by one thread (the committer's); any may ``close``, and a waiting call raises. A call makes one try; the caller
+repeats the call.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class MemberOffsets(NotingStore):
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
         """Write offsets with their notes in one request. Returns what the coordinator refused. Raises BrokerError.
 
-        While the group passes into the next generation nobody may commit until its leader decides: this waits for it.
+        While the group passes into the next generation nobody may commit until the leader decides, so the call waits.
         Partitions that we own in both generations are ours all the while. Others are not sent in the next one.
         """
         deadline, started = Deadline(timeout), self._identity.held
@@ -248,6 +248,6 @@ class EpochFence:
         return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held.ended(tp, epoch)}
 
     def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return all of them: only the group's leader knows whether they have owners."""
+        """Return all partitions, because only the group's leader knows whether they have owners."""
         reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
         return {tp: OffsetCommitError(reason) for tp in partitions}

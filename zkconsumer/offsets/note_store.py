@@ -1,4 +1,4 @@
-"""What is stored in ZooKeeper of owned partitions beyond their offsets: notes of finished messages, and pointers.
+"""The data in ZooKeeper of owned partitions beyond their offsets: notes of finished messages, and pointers.
 
 Part of ``zookeeper_store``, and owned by its thread. A commit of a :class:`CommitPoint` writes offset, note and
 pointers in one transaction. The point names *changes* of pointers, which are applied to the pointers as last read or
@@ -37,7 +37,7 @@ ReadPointers = Mapping[TopicPartition, Mapping[int, Pointer]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a transaction writes beside an offset, and the pointers that are stored then."""
+    """The writes of a transaction beside an offset, and the pointers that are stored then."""
 
     write: AckWrite = NO_ACKS
     pointers: Mapping[int, Pointer] | None = None
@@ -46,7 +46,7 @@ class Prepared:
 class NoteStore:
     """The nodes of notes and pointers of one group's partitions that are ours.
 
-    Arguments: ``tracked`` are these partitions. What a node holds is kept in their ``notes``.
+    Arguments: ``tracked`` are these partitions. The contents of nodes are kept in their ``notes``.
     """
 
     def __init__(self, session: Session, group: str, tracked: Mapping[TopicPartition, StoredOffset]) -> None:
@@ -96,7 +96,7 @@ class NoteStore:
     def make_directories(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
         """Make the directories of the nodes that these partitions may need. Raises RegistryError.
 
-        Without one a transaction fails as a whole, and is sent again without one partition after the other.
+        Without a directory the whole transaction fails, and is sent again without one partition after the other.
         """
         nodes = {path(self._group, tp) for tp in partitions if self._notes(tp) for path in (paths.ack, paths.pointers)}
         missing = {path: parent for path in nodes if (parent := path.rpartition("/")[0]) not in self._directories}

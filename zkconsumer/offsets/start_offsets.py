@@ -177,7 +177,7 @@ class StartWriter:
 
     @property
     def denied(self) -> bool:
-        """Whether starts wait, and all of them only because ZooKeeper does not let us write them."""
+        """Whether starts wait, and all only because ZooKeeper forbids the write."""
         return bool(self._waiting) and all(isinstance(self._why.get(p), CommitRefusedError) for p in self._waiting)
 
     @property
@@ -196,7 +196,7 @@ class StartWriter:
         self._tell({position: position.stored.committed == offset for position, (offset, _) in known.items()})
 
     def _tell(self, stored: Mapping[PartitionPosition, bool]) -> None:
-        """Tell of these whether they are stored, and forget them."""
+        """Tell the callers whether these starts are stored, and forget the starts."""
         told: dict[Stored, dict[PartitionPosition, bool]] = {}
         for position, is_stored in stored.items():
             told.setdefault(self._waiting[position][1], {})[position] = is_stored
@@ -214,11 +214,11 @@ class StartWriter:
         while untried and misses < MISSES and not (behind and deadline.expired):
             part, untried = untried[: self._together], untried[self._together :]
             answered = self._try(part)
-            # whatever is wrong with these, others are tried before them next time
+            # whatever is wrong with a failed start, the other starts are tried first next time
             left = [position for position in part if position in self._waiting]
             self._waiting.update((position, self._waiting.pop(position)) for position in left)
             behind = behind or bool(left)
-            # one of them may be a start that it cannot store: then fewer suffer from it
+            # the store may be unable to store one start: fewer starts in a call then suffer
             self._together = min(TOGETHER, 2 * self._together) if answered else max(1, len(part) // 2)
             misses += not answered
 

@@ -60,8 +60,8 @@ class OffsetStore(Protocol):
 
         ZookeeperConsumerConnector(config, offset_store=FileOffsets("/shared/offsets.json"))
 
-    (Each partition has one owner and so one writer, but several members write: a store must not lose one member's
-    commit to another's, as this file would without a lock.)
+    (Each partition has one writer, the owner, but several members write. A store must not lose a member's commit to
+    another member's commit, as this file would without a lock.)
 
     A store promises three things. After ``commit`` returned, every member's ``fetch`` sees that value or a later one.
     It raises for an unknown offset and never guesses one. It keeps to the timeouts: while it works nothing else is

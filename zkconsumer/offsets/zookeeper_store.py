@@ -61,7 +61,7 @@ class ZooKeeperOffsets:
         }
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, points: Points = NO_POINTS) -> Failures:
-        """Write offsets: in one transaction those of tracked partitions, in one the others, which must have no owner.
+        """Write offsets: tracked partitions in one transaction, and the others, which must have no owner, in another.
 
         Arguments: ``points`` tell of tracked partitions what is written in the same transaction.
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
@@ -97,7 +97,7 @@ class ZooKeeperOffsets:
         deadline: Deadline,
         points: Points = NO_POINTS,
     ) -> tuple[Failures, frozenset[TopicPartition]]:
-        """Do the last commit of tracked partitions and release them, of each both or neither.
+        """Do the last commit of tracked partitions and release them, atomically for each partition.
 
         Returns the refused commits, and the released partitions. The owner nodes of all others, also of ``unchanged``
         ones, may still exist. Raises RegistryError if the outcome is unknown.
@@ -290,7 +290,7 @@ class ZooKeeperOffsets:
 
         Returns these partitions.
 
-        The session's requests are served in order: what this reads is answered after them.
+        ZooKeeper serves a session's requests in order, so a read is answered after those commits.
         """
         ours = [tp for tp in partitions if tp in self.tracked]
         self._moved_by_us(ours, deadline)
@@ -315,7 +315,7 @@ class ZooKeeperOffsets:
 
 
 def see_node(stored: StoredOffset, known: KnownOffset) -> None:
-    """Keep the offset node as it was read, and the nodes beside it if these were read too. The claim stays the same."""
+    """Keep the offset node as it was read, and note and pointers if they were read too. The claim stays the same."""
     stored.node = OffsetNode(known.offset, known.version, session=stored.node.session)
     if known.acks is not None:
         stored.notes = known.acks.stored()

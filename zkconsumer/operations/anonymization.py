@@ -4,8 +4,8 @@ The same name becomes the same random name in all snapshots of one call. The new
 Java's ``String.compareTo``. So every strategy that sorts names assigns the same partitions to the same members. For
 ``roundrobin``, which sorts hashes, a search finds names of topics that keep its order; a problem says if it finds none.
 The order of ``consistent-hash`` is not kept. Nor is the order of threads kept for two
-consumer ids of which one is the other with ``-`` and a number behind it. Nothing of a name is left in its replacement,
-not its length either, and no table is kept.
+consumer ids of which one is the other with ``-`` and a number behind it. A replacement keeps nothing of the name, not
+even the length, and no table is kept.
 
 These stay: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
 names of strategies, Kafka's own topics, and figures of ZooKeeper's servers. Texts of problems are dropped.
@@ -163,7 +163,7 @@ class _Names:
         }
 
     def _consumer_names(self, group: str, ids: set[str]) -> dict[str, str]:
-        """Return new consumer ids of one group, with the parts of the usual ones if the order allows it."""
+        """Return new consumer ids of a group, with host, time and random part if the order of the ids allows."""
         ordered = sorted(ids, key=_thread_key)
         ends = sorted(self._random.sample(range(16**8), len(ordered)))
         made = {}
@@ -383,5 +383,5 @@ def _parts(group: str, consumer: str) -> tuple[str, str]:
 
 
 def _thread_key(consumer: str) -> bytes:
-    """Return the sort key of a member's thread ids among those of others: its first thread."""
+    """Return the sort key of a member's thread ids among other members: the first thread id."""
     return utf16_key(f"{consumer}-0")

@@ -53,7 +53,7 @@ def named_in_hash_order(
 def _try(
     ends: Mapping[str, tuple[int, ...]], candidate: Callable[[str], str], orders: Sequence[_Order], most: int
 ) -> tuple[dict[str, str], int]:
-    """Name one topic after the other until one needs too many tries. Return the names and the number of tries."""
+    """Name the topics in order until a topic needs too many tries. Return the names and the number of tries."""
     names: dict[str, str] = {}
     tried = 0
     for topic in ends:
@@ -79,7 +79,7 @@ def _ends(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 class _Order:
-    """The order of partitions by the hash of one text, by the old names and by the new ones so far."""
+    """The order of partitions by the hash of one text: with all old names, and with the new names so far."""
 
     def __init__(self, text: Callable[[str], tuple[int, str]], ends: Mapping[str, tuple[int, ...]]) -> None:
         self._text = text

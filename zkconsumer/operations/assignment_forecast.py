@@ -193,7 +193,7 @@ def _with_member(scene: _Scene, change: Join, snapshot: GroupSnapshot) -> _Scene
 
 
 def _new_id(host: str, snapshot: GroupSnapshot, taken: Mapping[ConsumerId, Registration]) -> ConsumerId:
-    """Return an id as a member of this host would make it now: only its place in the order counts."""
+    """Return an id that a member of this host could make now: only the id's place in the order counts."""
     plain = ConsumerId(f"{snapshot.group}_{host}")
     if not snapshot.taken and plain not in taken:  # a group on paper, whose ids have no times
         return plain

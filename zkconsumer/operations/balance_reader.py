@@ -1,6 +1,6 @@
 """Reads the nodes that balanced members keep of a group: notes, pointers and loans. One thread calls.
 
-They are read level by level, after the offsets, and only if the group has any. So they cost other groups nothing.
+The nodes are read level by level, after the offsets, and only if the group has any. Other groups pay nothing.
 """
 
 from __future__ import annotations

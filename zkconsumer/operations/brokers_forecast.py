@@ -1,7 +1,7 @@
 """Forecasts of changes of a brokers' group, by the Java consumer's strategies. Pure; any thread.
 
 The leader of such a group knows what members had before, and the random part of a new member's id decides its place in
-``range`` and ``roundrobin``. So the forecast of a join is one of several equal ones; the numbers of moves hold.
+``range`` and ``roundrobin``. So the forecast of a join is one of several equal assignments; the numbers of moves hold.
 """
 
 from __future__ import annotations

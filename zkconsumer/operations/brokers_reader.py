@@ -1,4 +1,4 @@
-"""Reads what the brokers know of a group: its offsets and members, and the logs of its partitions.
+"""Reads a group from the brokers: offsets, members, and the logs of the partitions.
 
 Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
 threads that end with the call.
@@ -268,7 +268,7 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
 
 
 def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
-    """Return a described member. Its assignment is None if nobody but its own kind can decode it."""
+    """Return a described member. The assignment is None if only members of its kind can decode it."""
     assigned: tuple[TopicPartition, ...] | None = None
     topics: tuple[str, ...] = ()
     if protocol_type == PROTOCOL_TYPE:

@@ -47,7 +47,7 @@ def chroot_advice(session: Session, chroot: str, group: str, deadline: Deadline)
 
 
 def roots_beside(session: Session, chroot: str, group: str, deadline: Deadline) -> dict[str, Root | None]:
-    """Return what stands below the chroot and other paths that may be one, None for those that do not exist.
+    """Return the nodes below the chroot and below paths that may be meant instead, None for a path that does not exist.
 
     Arguments: ``session`` has no chroot; ``group`` may be empty. Raises RegistryError.
     """

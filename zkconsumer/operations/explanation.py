@@ -1,6 +1,6 @@
-"""Why a partition is where it is: who should own it, who does, why they differ, and what that waits for.
+"""Explains a partition: the expected owner, the present owner, why the two differ, and what ends the difference.
 
-Pure; any thread. Texts contain names from nodes as they are: escape them where they reach a terminal or a page.
+Pure; any thread. Texts contain names from nodes as they are: escape a text where it reaches a terminal or a page.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def explain(
 
 
 def _judged(verdict: PartitionVerdict, now: int) -> Cause:
-    """Return the verdict on a partition that is where it should be, as a cause of what is wrong with it."""
+    """Return a cause from the verdict on a partition that has the expected owner."""
     if verdict.check == STANDING_STILL and verdict.since is not None:
         return Cause(
             f"it stands still for {duration(now - verdict.since)}", verdict.reason, "its owner, which must go on"

@@ -28,7 +28,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A member leaves in order. ``member`` is its consumer id, or a part of it that no other has."""
+    """A member leaves in order. ``member`` is a consumer id, or a part that no other consumer id has."""
 
     member: str
 

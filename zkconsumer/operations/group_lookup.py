@@ -92,7 +92,8 @@ def similar_names(name: str, names: Collection[str], most: int = MOST_NAMES) -> 
 def candidate_roots(chroot: str, children: Collection[str]) -> tuple[str, ...]:
     """Return the paths that may be meant in place of ``chroot``; an empty path is no chroot.
 
-    They are: its parents, it without a repeated part, it twice, and ``children``, existing paths below the root.
+    They are: the parents, the chroot without a repeated part, twice and in lower case, and ``children``, existing paths
+    below the root.
     """
     parts = [part for part in chroot.split("/") if part]
     paths = ["/" + "/".join(parts[:count]) if count else "" for count in range(len(parts))]

@@ -37,7 +37,7 @@ class Progress:
 def after(before: Mapping[TopicPartition, Progress], snapshot: GroupSnapshot) -> dict[TopicPartition, Progress]:
     """Return the progress of each owned partition after one more snapshot, which is the latest.
 
-    What a snapshot does not tell leaves the progress as it was: it neither proves nor disproves a movement.
+    A part that was not read leaves the progress as it was, because it neither proves nor disproves a movement.
     """
     unread = any(
         one.what.startswith(("ZooKeeper ", f"{paths.CONSUMERS}/{snapshot.group}/owners")) for one in snapshot.problems

@@ -1,9 +1,9 @@
-"""The group snapshot: everything that ZooKeeper and the brokers say about one group at one moment, as one value.
+"""The group snapshot: a value with all that ZooKeeper and the brokers say about a group at one moment.
 
-Every reading command is a pure function of a snapshot, or of several ones in the order of their times. What could not
-be read is None or missing here, and ``problems`` says why. Pure; any thread.
+Every reading command is a pure function of a snapshot, or of several ones in the order of their times. A part that
+could not be read is None or missing here, and ``problems`` says why. Pure; any thread.
 
-The original has no such value; its tools read the nodes one by one and print them.
+The original has no snapshots: its tools read and print node after node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORBIDDEN_NODE = "ZooKeeper does not let us read it; check the node's ACL"
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """What ZooKeeper says about a node beside its content.
+    """ZooKeeper's data about a node beside the content.
 
     ``czxid``, ``mzxid`` and ``pzxid`` are the transactions that created the node, wrote it, and changed its children.
     ``ctime`` and ``mtime`` are milliseconds since 1970 by ZooKeeper's clock. ``ephemeral_owner`` is the session that
@@ -77,7 +77,7 @@ class FailingMessage:
 
 @dataclass(frozen=True, slots=True)
 class NoteSummary:
-    """What a note says of the messages beyond a base.
+    """The summary of a note about the messages beyond a base.
 
     Before ``end``, ``finished`` of them are finished. That is exact unless slots are on loan; then it is an estimate.
     ``unfinished`` are listed as not finished. ``failing`` are the first few that failed.
@@ -92,7 +92,7 @@ class NoteSummary:
 
 @dataclass(frozen=True, slots=True)
 class AckNode:
-    """A partition's note of what is finished beyond its offset. ``note`` is None where ``problem`` says why."""
+    """A partition's note of the messages finished beyond its offset. ``note`` is None where ``problem`` says why."""
 
     note: NoteSummary | None
     stat: NodeStat | None
@@ -139,7 +139,7 @@ class LoanNode:
 
     ``session`` is the lender's, ``number`` counts the changes of the loan, ``slots`` is how many are lent. The borrower
     answers with a report: to the change ``answered``, it still holds ``held`` slots, and everything of them is finished
-    before ``base``. What is unknown is None; ``problem`` says why.
+    before ``base``. An unknown value is None; ``problem`` says why.
     """
 
     slots: int | None
@@ -181,8 +181,8 @@ class LogState:
     """A partition's log: its offsets ``[start, end)``, and its leader.
 
     ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
-    it was not asked for or not found, -1 if the message has none (formats before 0.10), and -2 if there is no message
-    up to the log's end, but transaction markers.
+    it was not asked for or not found, and -1 if the message has none (formats before 0.10). It is -2 if only
+    transaction markers stand between the offset and the log's end.
     ``in_sync`` and ``replicas`` are broker ids, empty if unknown.
     """
 
@@ -269,7 +269,7 @@ class BrokersGroup:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperServer:
-    """What a server of the ensemble says of itself, by its four-letter commands; None or empty where it does not.
+    """A server of the ensemble by its answers to four-letter commands. A value without an answer is None or empty.
 
     ``sessions`` maps a session's id to (client address, negotiated timeout in milliseconds).
     """
@@ -315,8 +315,8 @@ class GroupSnapshot:
     """One group at one moment.
 
     ``taken`` is milliseconds since 1970 by our clock, ``zxid`` the last transaction of ZooKeeper that the reader saw.
-    ``zookeeper`` and ``bootstrap`` say where it was read, without passwords; they are empty for what was not asked.
-    Offsets are read before log ends, so that a lag is never negative because of the order.
+    ``zookeeper`` and ``bootstrap`` are the addresses of the read, without passwords, and empty for a side that was not
+    asked. Offsets are read before log ends, so that a lag is never negative because of the order.
 
     In ZooKeeper: ``members`` by consumer id, ``owners`` and ``offsets`` by partition, ``group_node`` the stat of
     ``/consumers/<group>`` (None if it does not exist), ``ids_node`` that of ``ids``. Balanced members write ``acks``
@@ -378,7 +378,7 @@ class GroupSnapshot:
         """Return the note that belongs to :meth:`committed`, None if there is none that counts.
 
         A note in ZooKeeper counts while it was written in the transaction that wrote the offset. The reader reads the
-        offset first. So a newer note is one of a commit between the two reads, and it counts as well.
+        offset first. So a newer note is of a commit between the two reads, and counts as well.
         """
         node = self.offsets.get(partition)
         if node is None or node.offset is None:
@@ -399,7 +399,7 @@ class GroupSnapshot:
     def lag(self, partition: TopicPartition) -> int | None:
         """Return the messages before the log's end that are not finished, None if they cannot be counted.
 
-        They begin at the committed offset. What a note says to be finished beyond it does not count. An offset below
+        They begin at the committed offset. Messages that a note has as finished do not count. An offset below
         the log's start counts from the start: what was deleted cannot be consumed. Never negative.
         """
         return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))

@@ -1,6 +1,6 @@
 """The members, threads, strategy, expected owners and state of a group, derived from its snapshot.
 
-These are the questions that every command asks. Ask :class:`GroupAnalysis` for several of them about one snapshot: it
+These are the questions that every command asks. :class:`GroupAnalysis` answers several questions about a snapshot, and
 computes each answer once. Pure; any thread, one at a time for each analysis.
 """
 
@@ -182,7 +182,7 @@ class GroupAnalysis:
 
     @cached_property
     def view(self) -> GroupView:
-        """The group as its members see it when they plan."""
+        """The group as seen by a member that plans."""
         nodes = self.snapshot.members
         readable = {c: node.registration for c, node in nodes.items() if node.registration is not None}
         unreadable = {
@@ -273,7 +273,7 @@ class GroupAnalysis:
 
     @cached_property
     def collisions(self) -> Mapping[ConsumerId, Mapping[str, list[TopicPartition]]]:
-        """What each member would claim although it has an owner, by each strategy of Scala members not in effect."""
+        """The owned partitions that each member would claim, by each strategy of Scala members not in effect."""
         found: dict[ConsumerId, dict[str, list[TopicPartition]]] = {}
         for one in CANDIDATES:
             made = GroupAnalysis(self.snapshot, strategy=one).expected if one.label != self.strategy.label else {}

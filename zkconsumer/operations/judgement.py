@@ -1,4 +1,4 @@
-"""The one judgement of a group: its state, its findings, and the verdict on each partition. Pure; any thread.
+"""The one judgement of a group: state, findings, and a verdict on each partition. Pure; any thread.
 
 Every command, page and metric that says how a group is takes it from here: ``doctor`` prints the findings, ``explain``
 names a verdict as cause, ``groups --describe`` warns of both, and ``serve`` makes a judgement once a reading.

@@ -126,7 +126,7 @@ class PartitionReset:
 class ResetPlan:
     """The plan for one group. With ``errors`` there are no ``resets``.
 
-    ``errors`` are complete sentences, the first one as Kafka's tool prints it if it knows this error. ``warnings`` are
+    ``errors`` are complete sentences, the first as Kafka's tool prints it if the tool knows the error. ``warnings`` are
     lines for standard error, ``notes`` lines that Kafka's tool prints before the table.
     """
 
@@ -234,7 +234,7 @@ def _named(snapshot: GroupSnapshot, selection: PartitionSelection) -> set[TopicP
     named: set[TopicPartition] = set()
     for topic, numbers in selection.topics.items():
         node = snapshot.topics.get(topic)
-        # a topic that does not exist stands for its partition 0, so that its error is told once
+        # partition 0 stands for a topic that does not exist, so that the error is told once
         existing = (node.partitions or (0,)) if node is not None else (0,)
         named.update(TopicPartition(topic, number) for number in (existing if numbers is None else numbers))
     return named
@@ -303,7 +303,7 @@ def _new_offset(
 
 
 def _shift(target: ResetTarget) -> int | None:
-    """Return the distance of the new offset from the overwritten one, None if it does not depend on it."""
+    """Return the distance of the new offset from the overwritten offset, None if the scenario has no fixed distance."""
     return {Scenario.SHIFT_BY: target.number, Scenario.TO_CURRENT: 0}.get(target.scenario)
 
 

@@ -5,9 +5,10 @@ file on disk. They are then written in slices; after a lost answer nothing more 
 are read back.
 
 A partition without an owner is written if its offset is still the one that was read. An owned partition is written if
-its owner advertises that it adopts the offset. Such an owner commits meanwhile, so each try reads the offset anew,
-computes the new one from it, saves it in the file, and names its version. ZooKeeper checks all within the transaction.
-Kafka checks neither: its coordinator only refuses a group that has members; owners are looked up right before a commit.
+its owner advertises that it adopts the offset. Such an owner commits meanwhile. So each try reads the offset anew,
+saves it in the file, computes the new offset, and names the version that was read. ZooKeeper checks all within the
+transaction. Kafka checks neither: its coordinator only refuses a group that has members; owners are looked up right
+before a commit.
 
 One thread.
 """
@@ -101,7 +102,7 @@ class GroupOwners:
         """Have owners look at their offsets now, by writing their registrations again with the same content.
 
         Members of ours watch the contents of registrations, Scala members do not. A registration that this user must
-        not write is left alone: its member looks by itself. Raises RegistryError.
+        not write is left alone: the member looks without the write, but later. Raises RegistryError.
         """
         for owner in {owner.consumer: owner for owner in owners}.values():
             with suppress(NotPermittedError):
@@ -148,7 +149,7 @@ Prepare = Callable[[Sequence[Step]], tuple[Sequence[Step], Mapping[TopicPartitio
 
 
 class _PresentOffset(NamedTuple):
-    """An offset node as one try found it: its entry and data version, None without a node."""
+    """An offset node as read by one try: entry and data version, None without a node."""
 
     entry: StoreEntry | None
     version: int | None
@@ -173,7 +174,7 @@ class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
 
         A claim or a commit that comes in between makes a transaction fail. Then owners, offsets and versions are read
         again, :data:`ROUNDS` times at most. ``prepare`` gets the owned partitions with the offsets that this try will
-        overwrite. It returns what to write, and the reasons against partitions that it leaves out.
+        overwrite. It returns the steps to write, and the reason for each partition left out.
         """
         # an offset that cannot be read could not be put back
         forbidden = {step.partition for step in steps if self.versions.get(step.partition) == FORBIDDEN.version}
@@ -252,8 +253,8 @@ class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
     def unfollowed(self, deadline: Deadline) -> dict[TopicPartition, ConsumerId]:
         """Return the written partitions whose owners have not confirmed the new offset. Raises RegistryError.
 
-        An owner that goes on from an offset writes it once more. Its commits name the version of the offset node as it
-        last saw it. So any later version was written by a member that knows the new offset.
+        An owner that goes on from an offset writes it once more. Its commits name the last version of the offset node
+        that the owner saw. So any later version was written by a member that knows the new offset.
         """
         waiting = sorted(self.adopted)
         nodes = self._session.stat([paths.offset(self._group, tp) for tp in waiting], deadline)
@@ -332,9 +333,9 @@ class OffsetRun:
     ) -> int:
         """Read what is there now. Return the number of partitions to write.
 
-        Arguments: ``wanted`` are the entries to write (None: remove it); ``expected`` the offsets as they were planned
-        with, where they matter; ``live`` partitions have owners that commit all the time, so there they do not, and a
-        partition is written even if its offset is the same: its owner may be ahead of it.
+        Arguments: ``wanted`` are the entries to write (None: remove the entry); ``expected`` are the offsets of the
+        plan, which partitions outside ``live`` must still have; ``live`` partitions have owners that commit all the
+        time. There an equal offset is written too: the owner may be ahead of the node.
         Raises RegistryError, BrokerError.
         """
         self.planned = expected
@@ -370,7 +371,7 @@ class OffsetRun:
         write_new(file, format_backup(backup), replace=anew)
 
     def _prepare(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Mapping[TopicPartition, str]]:
-        """Compute the new offsets of owned partitions from what will be overwritten, and save that before the write."""
+        """Compute the new offsets of owned partitions from the present offsets. Save the latter before the write."""
         made, refused = [], {}
         for step in steps:
             before = None if step.before is None else step.before.valid
@@ -412,10 +413,10 @@ class OffsetRun:
         return self.offsets.write(some, Deadline(self.timeout))
 
     def left_to(self, other: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return which of these partitions may be written in the other store after this run.
+        """Return the partitions of ``other`` that may be written in the other store after this run.
 
-        A member starts at the larger offset of both stores. So the other store follows this one, and is left alone
-        where this one was not written. A live owner that adopts the offset writes it to the other store itself.
+        A member starts at the larger offset of both stores. So a partition that was not written here must not be
+        written there. A live owner that adopts the offset writes the other store itself.
         """
         adopted = self.offsets.adopted if isinstance(self.offsets, OwnedZooKeeperOffsets) else {}
         held = {tp for tp, result in self.results.items() if result.state is not WriteState.WRITTEN}

@@ -29,8 +29,8 @@ _SMALLEST_ENSEMBLE = 3
 class Cause:
     """Why a partition is not where it should be.
 
-    ``short`` is a few words, ``reason`` a sentence. ``waits_for`` is what ends it, and ``until`` when that is at the
-    latest (milliseconds since 1970); None if nothing bounds it, or nothing ends it by itself.
+    ``short`` is a few words, ``reason`` a sentence. ``waits_for`` names the event that ends the state, ``until`` the
+    latest time of the event (milliseconds since 1970). ``until`` is None without a bound, and if somebody must act.
     """
 
     short: str = ""
@@ -271,8 +271,8 @@ class OwnershipCauses:
     def _live_sessions(self) -> dict[int, tuple[str, int]] | None:
         """Return the sessions with a connection; None unless every server of the ensemble told.
 
-        A server that was not asked may have the session. So the answers count only if they come from the one server
-        there is, or from a leader and enough others to be the ensemble.
+        A server that was not asked may have the session. So the answers count only if they come from a standalone
+        server, or from a leader and enough followers to be the ensemble.
         """
         servers = self._snapshot.servers
         if not servers or any(server.problem or not server.sessions for server in servers):

@@ -77,7 +77,7 @@ class PointerNodes:
             if selection.topics and topic not in selection.topics:
                 continue
             if name_problem(topic) is not None:
-                continue  # no topic has this name, so no member of ours wrote it
+                continue  # not a topic's name, so no member of ours wrote the node
             names = self._session.children(f"{paths.parked(self.group)}/{topic}", deadline) or ()
             tps = (TopicPartition(topic, int(name)) for name in names if _is_partition(name))
             found += [tp for tp in tps if tp in selection]

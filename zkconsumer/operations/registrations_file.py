@@ -106,7 +106,7 @@ class _Reader:
         count = self._number(one.get("count", 1), f"{where}.count", 1, MOST_MEMBERS)
         width = len(str(count))
         for number in range(1, count + 1):
-            name = host if count == 1 else f"{host}-{number:0{width}d}"  # so that they sort as they are counted
+            name = host if count == 1 else f"{host}-{number:0{width}d}"  # zeros, so that names sort by number
             yield ConsumerId(f"{group}_{name}"), registration
 
     def _registration(

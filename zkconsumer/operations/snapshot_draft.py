@@ -1,4 +1,4 @@
-"""A group snapshot in the making: the readers fill it, one after the other. One thread at a time."""
+"""A group snapshot in the making, which one reader after the other fills. One thread at a time."""
 
 from __future__ import annotations
 

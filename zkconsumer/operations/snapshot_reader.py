@@ -42,7 +42,7 @@ _GROUP_TYPES = ("consumer", "")
 
 
 class LiveSource:
-    """The groups of a cluster. Each use opens what it needs, and keeps it for the next one.
+    """The groups of a cluster. Connections are opened at their first use and kept.
 
     Arguments: ``client`` belongs to the source, which closes it.
     """

@@ -2,7 +2,7 @@
 
 Members of this package advertise their strategy. Scala members advertise nothing and know ``range`` and ``roundrobin``
 only; ``roundrobin`` has two orders (KAFKA-5822: releases 0.x and 1.x). So this module computes the three assignments
-and looks which of them explains the partitions that each silent member owns. Pure; any thread.
+and looks which assignment explains the partitions of each silent member. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Evidence:
         return self._answer(best, sure=False, why=f"members use different strategies and contend ({said})")
 
     def _odd(self, strategy: Strategy, said: str) -> Strategy:
-        """Return the strategy with the members that own what it gives to others."""
+        """Return the strategy, not sure, and name the members whose partitions the strategy does not explain."""
         odd = [
             f"{consumer} ({' or '.join(labels) or 'no known strategy'} would explain it)"
             for consumer, labels in sorted(self._by_member.items())

@@ -120,7 +120,7 @@ def _in_blocks(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
 def in_block(
     name: str, partition: TopicPartition, numbers: Sequence[int], order: Sequence[ThreadId], noun: str = "thread"
 ) -> Arithmetic:
-    """Return the arithmetic of contiguous blocks: these partitions of a topic for these threads, in this order."""
+    """Return the arithmetic of contiguous blocks: the partitions ``numbers`` for the threads of ``order``."""
     size, more = divmod(len(numbers), len(order))
     position = numbers.index(partition.partition)
     larger = more * (size + 1)  # the partitions of the threads that get one more

@@ -239,7 +239,7 @@ class _Open:
         return False
 
     def close(self, owners: dict[TopicPartition, str]) -> Rebalance:
-        """Return the rebalance. ``owners`` has the owner of each partition before it, and then those after it."""
+        """Return the rebalance. ``owners`` has the owners before the rebalance, and then the owners after it."""
         for release in self.releases:
             if release.partition is not None:
                 owners[release.partition] = release.member

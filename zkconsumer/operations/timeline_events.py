@@ -1,4 +1,4 @@
-"""What snapshots tell about the past of a group: each change as an event. Pure; any thread.
+"""The past of a group, told by snapshots: each change as an event. Pure; any thread.
 
 One snapshot tells the changes whose nodes still stand, and two tell what has vanished in between.
 """

@@ -1,10 +1,10 @@
 """Reads what ZooKeeper knows of a group, level by level of its tree.
 
-The reads of one level are sent together, so that a level of most groups takes one round trip. A level is bounded: the
+The reads of a level are sent together, so that a level of most groups takes one round trip. A level is bounded: the
 reader reads the first :data:`MOST_NODES` nodes of each kind, and notes a problem if there are more. One thread calls.
 
-Mirrors the reads of the original's ``ConsumerOffsetChecker`` and ``VerifyConsumerRebalance``. Differs on purpose: these
-ask for one node after the other.
+Mirrors the reads of the original's ``ConsumerOffsetChecker`` and ``VerifyConsumerRebalance``. Differs on purpose: the
+original asks for node after node.
 """
 
 from __future__ import annotations

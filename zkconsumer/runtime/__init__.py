@@ -1,1 +1,1 @@
-"""What every thread of a member needs: deadlines, waits that signals interrupt, metrics, and the guard of forks."""
+"""Tools for every thread of a member: deadlines, waits that signals interrupt, metrics, and the guard of forks."""

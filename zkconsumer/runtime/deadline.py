@@ -24,7 +24,7 @@ class Deadline:
         return None if self.at is None else max(0.0, self.at - monotonic())
 
     def earlier(self, seconds: float) -> Deadline:
-        """Return the deadline so many seconds before this one, which leaves time to later steps."""
+        """Return the deadline ``seconds`` before this deadline, which leaves time to later steps."""
         found = Deadline(None)
         found.at = None if self.at is None else self.at - seconds
         return found
@@ -32,7 +32,7 @@ class Deadline:
     def expire(self) -> None:
         """End the time now, because nobody waits for the result any more.
 
-        One write, so that an interrupt comes before it or after it.
+        A single write, so that an interrupt comes before or after.
         """
         self.at = 0.0
 

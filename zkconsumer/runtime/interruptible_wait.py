@@ -6,7 +6,7 @@ does not interrupt that wait: Python runs the handler after it. So the main thre
 
 The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
 comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
-then hangs. So an application's thread waits by this module's classes, where each step is one call in C. On CPython 3.14
+then hangs. So an application's thread waits by this module's classes, where each step is a call in C. On CPython 3.14
 ``with lock`` itself has that gap, so all locks of the package are :class:`InterruptibleLock`. ``DECISIONS.md`` beside
 this module has a table of the moments at which each version of CPython runs signal handlers.
 
@@ -99,12 +99,12 @@ class Answer(Future[T]):
 
 
 class Request(Answer[T]):
-    """What an application's thread asks another thread of its member to do.
+    """A request of an application's thread to another thread of its member.
 
-    It is begun before the deadline, or never. A caller that leaves its call by a time limit or an exception withdraws
-    it, if it has not begun. So nothing acts for a caller that has gone.
+    It is begun before the deadline, or never. A caller that leaves its call by a time limit or an exception withdraws a
+    request that has not begun. So nothing acts for a caller that has gone.
 
-    Arguments: ``deadline`` ends the caller's time. The other thread may use it for what it does.
+    Arguments: ``deadline`` ends the caller's time. The other thread may use this deadline for its own steps.
     """
 
     def __init__(self, deadline: Deadline) -> None:
@@ -114,7 +114,7 @@ class Request(Answer[T]):
 
     def begin(self) -> bool:
         """Return whether to do it. False: the time is over, or the caller has gone. Only the thread that is asked."""
-        # in this order: a caller that withdraws ends the time before it looks at the mark: one sees the other
+        # in this order: a caller that withdraws ends the time before it looks at the mark, so one side notices
         self._begun = True
         self._begun = not self.deadline.expired
         return self._begun
@@ -126,13 +126,13 @@ class Request(Answer[T]):
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether it has not begun, and its deadline or its caller may still withdraw it."""
+        """Whether the request has not begun, and the deadline or the caller may still withdraw it."""
         return not self._begun and self.deadline.at is not None
 
     def ask(self, send: Callable[[], object]) -> T:
         """Have ``send`` hand this over to the other thread, and return the result.
 
-        Leaving this in any other way withdraws it. Raises: TimeoutError at the deadline; what was set.
+        Leaving the call in any other way withdraws the request. Raises: TimeoutError at the deadline; what was set.
         """
         try:
             send()

@@ -130,7 +130,7 @@ class Meter:
         self._ticked += ticks * TICK
         latest, self._fresh = self._fresh / TICK, 0
         before = self._rates or [latest] * 3
-        # in the first of the ticks all of it happened, in the others nothing
+        # all events happened in the first tick, and none in the later ticks
         self._rates = [
             (latest + keep * (rate - latest)) * keep ** (ticks - 1) for rate, keep in zip(before, _KEEP, strict=True)
         ]

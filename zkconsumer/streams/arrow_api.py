@@ -125,13 +125,13 @@ class ColumnStream(MessageIterator[K, V]):
         - ``timestamp``: microseconds, UTC, null if the message has none
         - ``timestampType``: 0 set by the producer, 1 by the broker, -1 none
 
-        A batch holds messages of one partition in their order, at most those of one fetch. It is finished when the next
-        batch or message is asked for. Until then it is in the user's hands, as a message is. It is committed only by
-        ``commit_offsets()`` of this thread, or with ``consumed.on=return``. When its partition leaves, the rebalance
-        waits for it up to ``rebalance.drain.timeout.ms``. No row is handed out of a partition that has left, or without
-        a lease. An unreadable place is raised after a batch with all good messages before it; :meth:`skip` goes on
-        after it. Read in a ``for`` loop, or call :meth:`to_arrow`. ``next()`` loses its batch if a signal handler
-        raises right after it.
+        A batch holds messages of one partition in their order, at most the messages of one fetch. It is finished when
+        the next batch or message is asked for. Until then it is in the user's hands, as a message is. It is committed
+        only by ``commit_offsets()`` of this thread, or with ``consumed.on=return``. When its partition leaves, the
+        rebalance waits for it up to ``rebalance.drain.timeout.ms``. No row is handed out of a partition that has left,
+        or without a lease. An unreadable place is raised after a batch with all good messages before it; :meth:`skip`
+        goes on after it. Read in a ``for`` loop, or call :meth:`to_arrow`. ``next()`` loses its batch if a signal
+        handler raises right after it.
 
         Arguments: a batch has at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values; a larger message is
         a batch of its own. ``headers`` adds the column ``headers``, null for a message without any. ``timeout`` in
@@ -156,9 +156,9 @@ class ColumnStream(MessageIterator[K, V]):
         """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
 
         All rows are in the user's hands until the stream is asked again. Until then only ``connector.commit_offsets()``
-        of this thread commits them, and counts them as finished. Rows of a partition that leaves meanwhile are left to
-        its next owner. Collecting takes about twice the memory of the table, and that of all that was fetched together
-        with its rows.
+        of this thread commits the rows, and counts them as finished. Rows of a partition that leaves meanwhile are left
+        to its next owner. Collecting takes about twice the memory of the table, and that of all that was fetched
+        together with its rows.
 
         Collecting ends at the first of these:
 

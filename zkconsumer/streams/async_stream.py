@@ -6,7 +6,7 @@ the member stays on its threads.
 There is no second way to hand messages out. A read of the stream with a timeout of 0 never waits, so the loop reads the
 stream as any thread does, with every promise of it. A coroutine waits only while nothing is there, and a fetcher wakes
 it once for each wait, with a whole chunk. A coroutine is never suspended between the read and the hand-out. So a
-cancellation finds either a message that was handed out, or one that was not read.
+cancellation finds a message that was handed out, or a message that was not read.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class AsyncMessages(Generic[K, V]):
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task that asked last, and has what it got in its hands. None before the first read."""
+        """The task that asked last, and has the messages in hand. None before the first read."""
         return self._task
 
     def reads(self, stream: KafkaStream[Any, Any]) -> bool:
@@ -209,7 +209,7 @@ class AsyncMessages(Generic[K, V]):
 
 
 class AsyncStream(AsyncMessages[K, V]):
-    """The messages of the partitions that one stream of this member owns, for one task at a time.
+    """The messages of a stream of this member, for one task at a time.
 
     Arguments: as for :class:`AsyncMessages`.
     """
@@ -223,8 +223,8 @@ class AsyncStream(AsyncMessages[K, V]):
     ) -> Coroutine[Any, Any, dict[TopicPartition, list[MessageAndMetadata[K, V]]]]:
         """Return messages that are already fetched, in lists by partition; wait for the first if there are none.
 
-        All are in the task's hands until the stream is asked again. A commit never passes the first of them before
-        that, unless it is ``await connector.commit()`` of this task.
+        All are in the task's hands until the stream is asked again. Until then only ``await connector.commit()`` of
+        this task passes the first message.
 
         Arguments: ``timeout_ms`` milliseconds to wait; ``max_records`` in all, by default 8,192. Returns: no lists if
         nothing came in time. Raises: :class:`ConnectorClosedException` at the end.

@@ -269,7 +269,7 @@ class ChunkDecoder:
             raise interrupt
         made = self._decoded_carefully(first)
         if self.failure is None and isinstance(interrupt, Exception):
-            raise interrupt  # all of the chunk can be read, so a signal handler raised this
+            raise interrupt  # the whole chunk can be read, so a signal handler raised the error
         return made
 
     def _decoded_carefully(self, first: int) -> tuple[Rows | None, int]:

@@ -173,8 +173,8 @@ class ChunkReader:
     def message_batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
         """Return the batches, as :meth:`batches` does, for handing out messages.
 
-        A single large message is decoded, and the fetched bytes are given up. Otherwise the stream would hold it twice
-        while its user has it. In the rare case that it must be handed out again, it is fetched again.
+        A single large message is decoded, and the fetched bytes are given up. Otherwise the stream would hold the
+        message twice while the user has it. A message that must be handed out again, in rare cases, is fetched again.
         """
         found = self.batches(chunk, start)
         if chunk.messages != 1 or len(chunk.records) <= DECODED_BYTES:
@@ -190,7 +190,7 @@ class ChunkReader:
         return iter(batches)
 
     def finish(self, chunk: Chunk) -> None:
-        """Stop reading the chunk: it is at its end, its partition has left or is paused, or the stream has ended.
+        """Stop reading the chunk: the chunk or the stream has ended, or the partition has left or is paused.
 
         The unfinished rest is queued again, also if the partition was resumed a moment ago.
         """
@@ -252,8 +252,8 @@ class ChunkReader:
     def handle_error(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
         """Handle an error of a read. Returns the error to raise, or None if the read goes on.
 
-        ``in_hand`` says that the user has received the announced message. Such a message is finished by this call;
-        otherwise the stream hands it out again.
+        ``in_hand`` says that the user has received the announced message. Then the call finishes the message; otherwise
+        the stream hands it out again.
         """
         chunk = self.queue.taken
         if chunk is None:

@@ -3,8 +3,9 @@
 Threads: the application thread that reads the stream, no other.
 
 Rows and single messages come from the same chunk, ``queue.taken``, from ``position.consumed`` on. The first read of one
-kind finishes what the other kind has handed out. A batch of rows in the user's hands is announced like a message.
-``consumed`` is its first offset and ``batch_until`` its end, and one write that moves ``consumed`` there finishes it.
+kind finishes the messages that the other kind has handed out. A batch of rows in the user's hands is announced like a
+message. ``consumed`` is the batch's first offset and ``batch_until`` its end. A single write, of ``consumed``, finishes
+the batch.
 
 Rows that are read and not handed out yet are held by nobody. All are announced together, when they are handed out. So a
 revocation meanwhile waits for nothing and takes them away. They count as handed out when the function that the user

@@ -3,8 +3,8 @@
 Threads: exactly one application thread at a time iterates a stream. A thread that takes a stream over calls ``iter`` on
 it again. Other threads put chunks into the stream's queue and take them away.
 
-A message counts as consumed later than in the original, on purpose. The original consumes a message the moment it
-returns it, so a crash during processing loses the message. Here a message is finished when the next one is asked for;
+A message counts as consumed later than in the original, on purpose. The original consumes a message at the moment of
+its return, so a crash during processing loses the message. Here a message is finished when the next one is asked for;
 see :class:`KafkaStream`.
 
 The code that runs for each message is the generator of ``data_plane.hand_out``.
@@ -131,7 +131,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     @property
     def chunk_reader(self) -> ChunkReader:
-        """What reads the chunks, for a reader that takes the messages of several streams."""
+        """The reader of the chunks, for a reader that takes the messages of several streams."""
         return self._reader
 
     @property
@@ -140,7 +140,7 @@ class KafkaStream(ColumnStream[K, V]):
         return self._message_class
 
     def held_by(self, thread: int) -> bool:
-        """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""
+        """Return whether that thread (a native identifier) read this stream last, and is not reading now."""
         return self._holder == thread and not self._being_read and not self._withheld
 
     @property
@@ -194,7 +194,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     @property
     def wait_for_token(self) -> WaitForToken | None:
-        """What waits for the token of a message, in a turn."""
+        """The function that waits for the token of a message, in a turn."""
         return self._wait_for_token
 
     def note_reader(self) -> None:

@@ -1,6 +1,6 @@
-"""Reads several streams as one, so that one thread can take the messages of all.
+"""Merges several streams, so that one thread can take all messages.
 
-Threads: one at a time iterates a :class:`MergedStreams`, and with it the streams in it. Fetchers call ``wake`` when a
+Threads: one thread at a time iterates a :class:`MergedStreams` and its streams. Fetchers call ``wake`` when a
 chunk has come; any thread may call ``stop``.
 
 The original has nothing like it: there each stream takes a thread of its own. Streams are served in turn. A turn lasts
@@ -56,7 +56,7 @@ class MergedStreams(MessageIterator[K, V]):
     A message is finished when the next one is asked for, whichever stream that comes from. After
     ``consumer.timeout.ms`` without a message on any stream, iteration raises :class:`ConsumerTimeoutException`, or ends
     the loop with ``consumer.timeout.action=end``. Iterate on in either case. It ends when the connector is shut down.
-    If it was made of given streams, it ends when all of them have ended. Call :meth:`get` and not ``next()``, as for a
+    With given streams, iteration ends when all streams have ended. Call :meth:`get` and not ``next()``, as for a
     stream.
 
     Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams

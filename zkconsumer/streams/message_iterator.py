@@ -2,8 +2,8 @@
 
 Threads: exactly one application thread at a time.
 
-A generator announces a message right before it yields it, and counts it as finished when it is resumed. A ``for`` loop
-takes the message in C, so nothing can come between. Here a Python function takes it. An interrupt in that function
+A generator announces a message right before the yield, and counts the message as finished when it is resumed. A ``for``
+loop takes the message in C, so nothing can come between. Here a Python function takes it. An interrupt in that function
 (Ctrl-C, a signal handler that raises) may throw away a message that the caller never got. So a message counts as handed
 out only when the function returns. Until then the next read hands it out again.
 

@@ -1,4 +1,4 @@
-"""The end of a stream that has one, as its queue sees it. Any thread."""
+"""The end of a bounded stream, for the stream's queue. Any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streams of one member, and how partitions flow into them: what the group's thread is told to call "delivery".
+"""The streams of a member, and the flow of partitions into streams: the "delivery" of the group thread.
 
 Threads: ``start``, ``revoke``, ``wake``, ``end`` are the group's thread's; the table of streams is filled by the
 application's thread before the partitions of those streams can be ours. The queues guard themselves.
@@ -173,9 +173,9 @@ class StreamDelivery:
         return [merged for known in list(self._merged.values()) if (merged := known()) is not None]
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Return whether that thread holds what it got last from the stream of this partition.
+        """Return whether that thread holds a message or batch of this partition's stream.
 
-        It does if it reads the stream, is not asking for a message right now, and has got what it asked for.
+        It does if the thread reads the stream, its last call returned a message or batch, and no new call has begun.
         """
         stream = self.stream_of(position)
         return stream.held_by(thread) and not any(merged.withholds(stream) for merged in self._merged_alive())

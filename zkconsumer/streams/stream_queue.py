@@ -94,7 +94,7 @@ class Chunk:
             return size
         each = size // self.messages
         decoded = min(size, each * DECODED_RECORDS)
-        # a compressed chunk is in memory as a whole, so it takes at least this
+        # a compressed chunk is in memory as a whole, so all of ``decoded`` counts
         return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
 
 
@@ -198,7 +198,7 @@ class StreamQueue:
         return nothing_came(self._why())
 
     def withdraw_ask(self) -> None:
-        """Note that the reader got a message from another stream, so that this one may wait for its share."""
+        """Note that the reader got a message from another stream, so that this stream may wait for its share."""
         self.asks += 1
         self.reader_waits = False
 
@@ -234,7 +234,7 @@ class StreamQueue:
     def jump(self, position: PartitionPosition, offset: int) -> None:
         """Continue the partition at ``offset`` after the chunks that are queued.
 
-        This is for ``auto.offset.reset``, and for a truncated log that differs from what was read.
+        This is for ``auto.offset.reset``, and for a truncated log that differs from the messages read.
         """
         if self._offer(Chunk(position, b"", offset, offset, jump=True)):
             self.wake_reader()
@@ -276,7 +276,7 @@ class StreamQueue:
             # first: an interrupt after this line only costs another fetch, and one before it has changed nothing
             position.cursor.fetch_from = start if back is None else back.fetch_offset
             if self.end is not None:
-                position.full = False  # else it would not be fetched again, if it was fetched up to its end
+                position.full = False  # else a partition that was fetched up to its end would not be fetched again
             kept = [] if back is None else [back]
             if kept and position.paused:
                 self._aside[position] = deque(kept)
@@ -468,8 +468,8 @@ class StreamQueue:
     def left_to_parent(self, error: Exception) -> None:
         """Raise ``error`` to readers in a forked process.
 
-        No other thread is left there, and locks may be held by threads that are gone. So this never touches anything
-        that the queue shares with its fetchers.
+        No other thread is left there, and locks may be held by threads that are gone. So the call never touches
+        anything that the queue shares with its fetchers.
         """
         self._lock = InterruptibleLock()
         self._not_held = Condition(self._lock)

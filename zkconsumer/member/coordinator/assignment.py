@@ -1,7 +1,7 @@
 """Takes over and revokes the partitions that a group coordinator assigns.
 
 Called by the group thread only. A partition that leaves is committed while we are still a member of the generation in
-which we owned it. Nothing is released one by one: joining again without it is the release.
+which we owned it. A partition has no release of its own: joining again without it is the release.
 """
 
 from __future__ import annotations

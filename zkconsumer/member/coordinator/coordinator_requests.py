@@ -114,7 +114,7 @@ class CoordinatorRequests:
         return self._put(lambda: self._look(self._connected(), topics))
 
     def leave(self, who: Membership, *, limit: float) -> int:
-        """Leave, over a connection of its own: the other one may be waiting for a join.
+        """Leave over a new connection: the open connection may be waiting for a join.
 
         A coordinator that has moved is found once more. Otherwise the other members wait for the end of our session.
         """
@@ -163,7 +163,7 @@ class CoordinatorRequests:
                 self._under_way, self._lasting = ticket, lasting
             try:
                 answered = Answered(ticket, ask())
-            except Exception as e:  # noqa: BLE001 (whatever it is, whoever asked decides what it means)
+            except Exception as e:  # noqa: BLE001 (the asker decides about every error)
                 answered = Answered(ticket, error=e)
                 if not isinstance(e, BrokerResponseError):
                     self._drop()

@@ -1,4 +1,4 @@
-"""The member's place in a generation of the group: its id, its offer to the leader, and its assignment.
+"""The member's place in a generation of the group: member id, offer to the leader, and assignment.
 
 Called by the group thread. The committer's thread reads :attr:`Generation.who` for every commit: the generation and the
 member id fence it. Then it reads :attr:`Generation.held`, since a partition of one generation may be another member's

@@ -1,13 +1,13 @@
 """The heartbeats of a member, on a thread and a connection of their own, so that nothing else holds them up.
 
 Threads: the group thread says for which membership and where to send heartbeats; the thread of this module sends them.
-A condition guards what it is told, and no request is sent while it is held.
+A condition guards the values from the group thread. No request is sent under the condition.
 
 The lease is stamped with the time at which a heartbeat was *sent*. The coordinator gives the partitions to others a
 session timeout after the heartbeat came in, never earlier. A pause of the process makes the lease end, whatever waits
 in the socket. The answer "unknown member" ends the lease at once, even if the group thread waits for something else: a
-rebalance may have given all our partitions to others. Mirrors the Java consumer's ``HeartbeatThread``. That one has no
-lease, so it goes on handing out partitions that others own.
+rebalance may have given all our partitions to others. Mirrors the Java consumer's ``HeartbeatThread``. The Java
+consumer has no lease, so it goes on handing out partitions that others own.
 
 While a group rebalances, an incremental strategy lets partitions that stay flow on. Then the session timeout is not the
 coordinator's only limit. It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance timeout,

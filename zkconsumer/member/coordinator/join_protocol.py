@@ -1,4 +1,4 @@
-"""A member's side of the group protocol: what it asks its coordinator, and what the answers mean.
+"""A member's side of the group protocol: questions to the coordinator, and the meaning of the answers.
 
 Called by the group thread only. On its way into a generation the member asks one question at a time. While it is in a
 generation it looks at topics now and then. A question replaces the one before, whose answer is dropped: each has a

@@ -69,7 +69,7 @@ def group_assignor(
 
 
 def common_protocol(assignors: Sequence[GroupAssignor]) -> RebalanceProtocol:
-    """Return the rebalance protocol of a member with these strategies: cooperative if all of them support it.
+    """Return the rebalance protocol of a member with these strategies: cooperative if all strategies support it.
 
     The broker may pick any of the strategies. Raises ConfigException if they have no protocol in common.
     """

@@ -45,7 +45,7 @@ class CoordinatedRebalancer:
     """The coordinator's group, as one member takes part in it.
 
     Arguments: ``conflicts`` moves owned partitions, ``readers`` are watched for ``max.poll.interval.ms``. A bridge has
-    neither: it consumes what it owns in ZooKeeper.
+    neither, because it consumes by owner nodes in ZooKeeper.
     """
 
     waits_in_handlers = True
@@ -88,7 +88,7 @@ class CoordinatedRebalancer:
 
     @property
     def unsettled(self) -> str:
-        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+        """Why the member may not own its share, in words; empty if it does. Any thread; takes no lock."""
         state = self._machine.state
         if state in (State.STABLE, State.SEARCHING) or (state is State.UNJOINED and not self._watchdog.stalled):
             return ""  # without a coordinator the lease tells how long that is so

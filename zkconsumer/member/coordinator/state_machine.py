@@ -138,7 +138,7 @@ TABLE.on([State.LEADING], [Trigger.TOPICS_KNOWN], State.SYNCING, Effect.SYNC)
 TABLE.on([State.SYNCING], [Trigger.SYNCED], State.STABLE, Effect.ADOPT)
 # the next generation begins before this one did
 TABLE.on(ASKING, [Trigger.GROUP_CHANGED], State.JOINING, Effect.JOIN)
-# heartbeats go on while we wait for the others; if they stop, so will the answer
+# heartbeats go on while we wait for the others; without heartbeats no answer comes
 TABLE.on(ASKING, [Trigger.LEASE_ENDED], State.BACKING_OFF, Effect.BACK_OFF)
 TABLE.on(ASKING, OUR_CAUSES, None, Effect.REMEMBER)
 

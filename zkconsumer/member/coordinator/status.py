@@ -1,4 +1,4 @@
-"""The status of a coordinated member: its rebalances, failures and the pauses after them, and its state for the user.
+"""The status of a coordinated member: rebalances, failures, pauses after failures, and the state for the user.
 
 Written by the group thread only. Joining callers wait for ``first_round``; any thread calls ``shown``.
 """

@@ -5,8 +5,8 @@ same partitions as before. Members send their registration to the leader. The le
 its assignment names the stream of each partition. All members must use this package. If they rebalance cooperatively, a
 moving partition is given up first and assigned later, as under ``cooperative-sticky``. Strategies get no racks here.
 
-The user data in both directions is JSON with a ``version``, now 1. Later versions only add keys, so that this one can
-read them.
+The user data in both directions is JSON with a ``version``, now 1. Later versions only add keys, so that this version
+can read the data.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ REPORTED_AT_ONCE = 10
 
 
 class OwnRegistration:
-    """What a member subscribes to.
+    """A member's subscription.
 
     Arguments: ``complete`` makes the content of the node of it for each registration, with a new timestamp.
     """
@@ -54,12 +54,12 @@ class OwnRegistration:
         return self._complete(self.subscribed)
 
     def revise(self, revise: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
-        """Subscribe to what ``revise`` makes of the present subscription."""
+        """Subscribe to the topics that ``revise`` makes of the present subscription."""
         self.subscribed = replace(self.subscribed, subscription=revise(self.subscribed.subscription))
 
 
 class GroupRegistration:
-    """One member's node under ``ids`` and its view of all others.
+    """A member's node under ``ids``, and its view of the group.
 
     Arguments: ``own`` is the content of the node; ``wants_racks``: the view has the racks of the partitions' leaders.
     """
@@ -250,8 +250,8 @@ class GroupRegistration:
     ) -> tuple[str, ...]:
         """Return the names of all topics, if any member subscribes by filter.
 
-        If we may not list them, we cannot know what those members want. Then they count as unreadable, so that members
-        that subscribe by name go on.
+        If we may not list topics, we cannot know what those members want. Then they count as unreadable, so that
+        members that subscribe by name go on.
         """
         by_filter = [consumer for consumer, registration in members.items() if registration.is_wildcard]
         if not by_filter:
@@ -311,7 +311,7 @@ class GroupRegistration:
             try:
                 thread = ThreadId("") if node is None else node_codecs.decode_owner(node.data, path)
             except MalformedNodeError:
-                continue  # nobody can tell its owner; a member that wants it finds it held
+                continue  # nobody can tell the owner; a member that wants the partition finds it held
             if thread.rpartition("-")[0] in consumers:
                 kept[by_path[path]] = thread
         return kept

@@ -65,8 +65,8 @@ class LoadReports:
     ) -> dict[TopicPartition, PartitionLoad]:
         """Return what these members publish. Raises RegistryError.
 
-        The report of a partition's owner counts, by ``owners``. Until it has measured, the report of the member before
-        it does; that may be old, so it never counts instead of the owner's.
+        The report of a partition's owner counts, by ``owners``. Another member's report, which may be old, counts only
+        until the owner has measured.
         """
         named = list(members)
         nodes = self._session.read([paths.member_loads(self._group, member) for member in named], deadline)

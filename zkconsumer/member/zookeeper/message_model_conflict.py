@@ -1,14 +1,15 @@
 """The registration of a member that respects ``message.model``: members share the partitions, or each take all.
 
 A broadcasting member is a group of one. It registers, owns and commits in ``/consumers/<group>@<consumer.id>`` with the
-same code as any other member. So the same promises about ownership and offsets hold for it, and two processes with one
-``consumer.id`` exclude each other. It also shows itself by an ephemeral node in ``/consumers/<group>/broadcast``, where
-Scala members do not look.
+same code as any other member. So the promises about ownership and offsets hold, and two processes with one
+``consumer.id`` exclude each other. The member also shows itself by an ephemeral node in
+``/consumers/<group>/broadcast``, where Scala members do not look.
 
-A joining member withdraws if the group has live members of the other kind. It looks before it shows itself, and again
-after. If two come at the same moment, each has shown itself before it looks. So at least one sees the other, and the
-one with the younger node withdraws. Members that are already in the group stay, even through a new session, and report
-the other kind: it harms no data, and a working member must not stop because of another.
+A joining member withdraws if the group has live members of the other kind. A joining member looks before it makes its
+node, and again after. If two members come at the same moment, both nodes stand before the second looks. So at least one
+member sees the other, and the member with the younger node withdraws. Members that are already in the group stay, even
+through a new session, and report the other kind: it harms no data, and a working member must not stop because of
+another.
 
 Called by the group thread only; others read :attr:`ModelRegistration.concern` and ``refusal``. The original has nothing
 like this. Names and meaning are those of RocketMQ's ``MessageModel``, which keeps such offsets in a local file.

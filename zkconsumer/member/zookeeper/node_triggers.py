@@ -25,7 +25,7 @@ class NodeTriggers:
         self._waited_for: frozenset[str] = frozenset()
 
     def wait_for(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let the owner nodes of these matter too: others hold them, and we want them."""
+        """Let the owner nodes of these partitions matter too: other members hold them, and we wait for a release."""
         self._waited_for = frozenset(paths.owner(self._group, tp) for tp in partitions)
 
     def of(self, path: str) -> Trigger | None:

@@ -73,8 +73,8 @@ class OrphanedPartitions:
         """Look at the partitions that are due, and wake the members that should own the orphaned ones, a few times.
 
         Members of ours need no waking: they watch owner nodes and never stop trying. Scala members notice only which
-        nodes stand under ``ids``. Other data does not wake them, and a node of another kind would stop them for good.
-        So we delete our own id node and make it again, in one transaction. Members of ours read that node and go on.
+        nodes stand under ``ids``. Other data does not wake a Scala member, and a node of another kind would stop it for
+        good. So we delete and make our own id node in one transaction. Members of ours read that node and go on.
 
         Returns: whether anybody was woken. Raises: RegistryError.
         """

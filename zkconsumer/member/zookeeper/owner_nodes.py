@@ -1,8 +1,8 @@
 """Claiming and releasing partitions by their owner nodes, and reading owners and offsets.
 
 Called by the group thread only. Claims and releases are fenced (``zookeeper.fenced_writes``). The session that made an
-owner node decides whose it is, never its content. The original takes a node with its own thread id for its own, even
-one of its former session, which vanishes a moment later.
+owner node decides whose it is, never its content. The original takes every node with its thread id for its own, even a
+node of a former session, which vanishes a moment later.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NOTHING = Seen()
 
 
 class OwnerNodes:
-    """The owner nodes of one group, as one session may touch them."""
+    """The owner nodes of a group, with one session's reads and writes."""
 
     def __init__(
         self,
@@ -311,8 +311,8 @@ class OwnerNodes:
     ) -> KnownAcks | None:
         """Return the note and the pointers of a partition; None if this member does not use them.
 
-        ``anew``: its topic was made anew, so that they name deleted messages. The node of pointers tells that as well,
-        also where offsets are kept elsewhere, or somebody else has written the offset since.
+        ``anew``: the topic was made anew, so that note and pointers name deleted messages. The node of pointers tells
+        that as well, also where offsets are kept elsewhere, or somebody else has written the offset since.
         """
         if not self._balanced():
             return None
@@ -433,7 +433,7 @@ class LookAhead:
 
 
 def _kept(known: KnownOffset) -> AckWrite:
-    """Return what a claim writes beside the offset: the same note, so that it stays valid, and pointers if outdated."""
+    """Return a claim's writes beside the offset: the same note, so that it stays valid, and pointers if outdated."""
     acks = known.acks
     if acks is None:
         return NO_ACKS

@@ -2,7 +2,7 @@
 
 A member of ours that wants a partition watches its owner node. A Scala member does not. It tries four times, two
 seconds apart, and then stays registered and does nothing until it hears of another change of the group (KAFKA-4228).
-So the member that gave a partition up looks when those tries must be over, and wakes the other one.
+So the member that gave a partition up looks when those tries must be over, and wakes the Scala member.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PendingHandovers:
             self._open.pop(tp, None)
 
     def assigned(self, assignment: Mapping[TopicPartition, ThreadId], ours: Collection[TopicPartition]) -> None:
-        """Apply another assignment. Drop its partitions of this member or of none, and note the others' new threads."""
+        """Apply another assignment. Drop our partitions and unassigned ones, and note the new threads of the rest."""
         for tp, known in list(self._open.items()):
             thread = assignment.get(tp)
             if thread is None or tp in ours:

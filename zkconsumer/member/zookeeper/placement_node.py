@@ -1,7 +1,8 @@
 """The group's plan in its node: read, followed, and by the planner written.
 
 Called by the group thread only, within a round. ``assignors.placement`` decides; here is what it needs of ZooKeeper.
-The node is persistent, so that it outlives its planner. It is read through the node cache, whose watch makes a round.
+The node is persistent, so that the plan outlives its planner. It is read through the node cache, whose watch makes a
+round.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TRIES = 3
 
 
 class PlacementNode:
-    """The plan of one group, as one member reads and writes it.
+    """The plan of a group, with one member's reads and writes.
 
     Arguments: ``placement`` decides; ``loads`` has what members tell about their partitions.
     """

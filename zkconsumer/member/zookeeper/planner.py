@@ -46,7 +46,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """The steps of one member from its present partitions to its part of the assignment."""
+    """The steps of a member from its present partitions to its part of the assignment."""
 
     release: tuple[TopicPartition, ...]
     keep: tuple[TopicPartition, ...]

@@ -207,7 +207,7 @@ class RebalanceRounds:
         self.owner_nodes.doubt(todo.release)
         self._revocation.revoke(positions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
-        # noted before: it may be done although its answer is lost
+        # noted before the release, which may succeed although the answer is lost
         self._released.update((tp, todo.assignment[tp]) for tp in todo.release if tp in todo.assignment)
         known: dict[TopicPartition, KnownOffset | None] = {}
         deleted = self.owner_nodes.topics_deleted(todo.release)
@@ -290,7 +290,7 @@ class AppliedStrategy:
 
     @property
     def outcome(self) -> PlanOutcome:
-        """What the group's plan asked for in the last round."""
+        """The outcome of the group's plan in the last round."""
         return NO_PLAN if self._placement is None else self._placement.outcome
 
     def restart_wait(self) -> None:

@@ -83,7 +83,7 @@ class Rebalancer:
 
     @property
     def unsettled(self) -> str:
-        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+        """Why the member may not own its share, in words; empty if it does. Any thread; takes no lock."""
         phase, shown = self.phase, self._status.state
         if phase is State.SETTLED or (self._confirming and phase in (State.CHANGED, State.REBALANCING)):
             return ""
@@ -314,7 +314,7 @@ class Rebalancer:
         for step in steps:
             try:
                 step()
-            except Exception:  # tried again for ever it would keep the thread, and what it holds, alive
+            except Exception:  # endless tries would keep the thread and its resources alive
                 log.exception("a step of leaving the group failed unexpectedly; going on with the next")
 
 

@@ -1,7 +1,7 @@
 """Owned partitions whose topic was deleted and made again, so that their offsets belong to deleted messages.
 
-Called by the group thread only. The brokers make a topic's node in ZooKeeper once, so its creation tells one topic
-from another of the same name. Reading on at the offset would leave out the start of the new log. So the new log is read
+Called by the group thread only. The brokers make a topic's node in ZooKeeper once, so the node's creation tells two
+topics of the same name apart. Reading on at the offset would leave out the start of the new log. So the new log is read
 from its start, or the stream raises (``log.truncation.policy``). A claim finds that before it writes the offset node
 (``owner_nodes``), and each round finds it for partitions that are owned already.
 

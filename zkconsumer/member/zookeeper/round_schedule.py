@@ -72,7 +72,7 @@ class RoundSchedule:
         self._want(reason, self._settings.quiet * random.uniform(0.5, 1.0))
 
     def briefly(self, reason: str) -> None:
-        """Make a round due after a few milliseconds, so that the other events of one transaction arrive first."""
+        """Make a round due after a few milliseconds, so that all events of a transaction arrive first."""
         self._want(reason, min(OWNER_QUIET, self._settings.quiet))
 
     def later(self, reason: str) -> None:

@@ -5,8 +5,8 @@ Called by the group thread only. The session's events come from kazoo. Kazoo doe
 - No server accepts this client any more, because servers were restored or wiped.
 - A connection stands, or connections come about, on which nothing is answered: a slow link, or one that works in one
   direction. Our requests then renew the session at the server, so that nobody could ever own the partitions that we
-  cannot consume. Kazoo misses this while we send requests: its pings, whose answers it waits for, are sent only if
-  nothing else is.
+  cannot consume. Kazoo misses this case while we send requests: kazoo waits only for answers to pings, and sends a ping
+  only if nothing else is sent.
 """
 
 from __future__ import annotations

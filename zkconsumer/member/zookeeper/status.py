@@ -1,4 +1,4 @@
-"""The status of a member in ZooKeeper: its state, whether it has joined, and its troubles, each once in the log.
+"""The status of a member in ZooKeeper: state, whether the member has joined, and troubles, each once in the log.
 
 Called by the group thread only. Others read :attr:`Status.state` and wait for :attr:`Status.first_round`.
 """

@@ -2,8 +2,8 @@
 
 Rows stay right beside such members: they cannot write the table. But a partition that they consume never reaches the
 database. So a member that uses the store joins no group with such members. If one joins later, for example a Scala
-member, the members that use the store hand nothing out, record nothing and raise. They give nothing to it either: they
-keep what they own until it has left, or until they are shut down.
+member, the members that use the store hand nothing out, record nothing and raise. The Scala member gets nothing from
+them either: they keep their partitions until it has left, or until their shutdown.
 
 Called by the group thread, and :func:`refuse_to_join` by the application's thread before there is one.
 """

@@ -33,7 +33,7 @@ MOST_FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, which is also its anchor in the docs, what it looks for, and its function.
+    """One check: its name, which is also the anchor in the docs, its purpose, and its function.
 
     ``needs`` are the parents below ``/consumers/<group>`` whose nodes it judges: if they were not all read, the check
     is undecided. ``in_zookeeper``: it is left out for a group that only the brokers know. ``page`` is the page of the

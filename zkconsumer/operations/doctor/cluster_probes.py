@@ -80,7 +80,7 @@ def now_ms() -> int:
 
 
 def probe_clock(client: ClusterClient, group: str) -> ClockProbe:
-    """Make one ephemeral node below the group's, or in the root, read when ZooKeeper made it, and delete it.
+    """Make an ephemeral node below the group's node, or in the root, read its time of creation, and delete the node.
 
     Members do not watch these places. A node below ``/consumers`` itself would be a group for other tools.
     Raises: ConfigException if ZooKeeper was not named, RegistryError if it does not answer or forbids the node.

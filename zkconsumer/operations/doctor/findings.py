@@ -35,7 +35,7 @@ class Finding:
 
     ``text`` says what is wrong, or that nothing is. ``evidence`` are the values that show it, ``node`` is the path of
     the node or the name of the broker, ``remedy`` is what to do, with the command to type. ``unknown`` marks a check
-    that what was read cannot decide; its level is ``NOTE`` and its text begins with "unknown". Its level is ``OK`` if
+    that lacks the values to decide. Its level is ``NOTE`` and its text begins with "unknown". Its level is ``OK`` if
     the check needs an option, or a right, that was not given. ``check`` and ``link`` are the name of the check and its
     place in the docs. ``partitions`` are those that the finding is about, and ``since`` is when their illness began at
     the latest, in milliseconds since 1970; None if that is unknown.

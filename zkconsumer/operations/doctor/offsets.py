@@ -30,7 +30,7 @@ _NONE = re.compile("-[0-9]+ ", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """One committed offset: its store, the path of its node (empty in Kafka), and when it was written (ms, or None)."""
+    """A committed offset: its store, the path of the node (empty in Kafka), and the time of the write (ms, or None)."""
 
     offset: int
     store: str

@@ -111,7 +111,7 @@ def unknown_owners(seen: Observations) -> Iterator[Finding]:
             continue
         member = _member(node.thread)
         if member in snapshot.members and member not in threads:
-            continue  # its registration cannot be read, so its threads are not known; another check says so
+            continue  # unknown threads: another check reports the registration that cannot be read
         if any(node.thread in threads.get(member, {}).get(tp.topic, ()) for member in (member,)):
             continue
         holder = by_session.get(node.stat.ephemeral_owner) if node.stat is not None else None

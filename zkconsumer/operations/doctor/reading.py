@@ -72,7 +72,7 @@ def is_forbidden(text: str) -> bool:
 
 
 def unread_parts(seen: Observations) -> Iterator[Finding]:
-    """Name what could not be read at all, since every other check knows nothing of it."""
+    """Name the parts that could not be read at all, since no other check knows of such a part."""
     told = set(forbidden_nodes(seen.latest)) if seen.latest.in_zookeeper else set()
     problems = [one for one in seen.latest.problems if one.what not in told or not is_forbidden(one.why)]
     if problems:

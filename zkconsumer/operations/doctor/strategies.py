@@ -95,12 +95,12 @@ def probably_mixed(seen: Observations) -> Mapping[ConsumerId, str]:
     """Return the Scala members that own nothing although nobody holds what the strategy in effect gives them.
 
     Each comes with the partitions of others that another strategy would make it claim. Such a member claims all or
-    nothing, so that strategy explains why it owns nothing. Waking it cannot mend that.
+    nothing, so that strategy explains why the member owns nothing. Waking it cannot mend that.
     """
     found: dict[ConsumerId, str] = {}
     owning = {seen.analysis.registered.get(thread) for thread in seen.analysis.owners.values()}
     advertised = _advertised(seen.latest)
-    given: dict[ConsumerId | None, bool] = {}  # whether nobody holds anything of what a member should have
+    given: dict[ConsumerId | None, bool] = {}  # whether all partitions that the member should have are free
     for tp, thread in seen.analysis.expected.items():
         member = seen.analysis.registered.get(thread)
         given[member] = given.get(member, True) and tp not in seen.analysis.owners

@@ -67,7 +67,7 @@ def _cannot_tell(seen: Observations, tp: TopicPartition, progress: Progress) -> 
     written = node.stat.mtime if node is not None and node.stat is not None else None
     came = None if log is None else log.known_time
     if seen.analysis.by_brokers is not None and node is not None:
-        written = came = None  # they are those of an offset that its members do not use
+        written = came = None  # both times are of an offset that the members do not use
     if came is not None and came > snapshot.taken + STANDS_STILL_MS:
         came = None  # a producer's clock, or its unit, is wrong
     owner = snapshot.owners.get(tp)

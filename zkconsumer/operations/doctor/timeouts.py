@@ -1,7 +1,7 @@
 """How long members and servers wait: rebalance attempts, sessions, and their numbers. Pure; any thread.
 
-A Scala member's retries and its wanted session timeout stand in no node. So they are read from the member's properties
-where these were given; otherwise the original's defaults are told as such, and the effect is judged.
+A Scala member's retries and its wanted session timeout stand in no node. So the checks use the member's properties
+where given. Otherwise the findings name the original's defaults as defaults, and judge the effect.
 """
 
 from __future__ import annotations

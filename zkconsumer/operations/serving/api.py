@@ -179,7 +179,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
 
 
 def _verdict(verdict: PartitionVerdict, read: int) -> Document:
-    """Return how a partition is, with the least number of seconds for which it had been so when it was ``read``."""
+    """Return a partition's verdict, with its least age in seconds at the time ``read``."""
     return {
         "severity": str(verdict.level),
         "verdict": verdict.reason or None,
@@ -205,7 +205,7 @@ def _finding(found: Finding) -> Document:
 
 
 def _balance(snapshot: GroupSnapshot, tp: TopicPartition) -> Document:
-    """Return what balanced members have left of a partition; null is unknown, and nothing if they never had it."""
+    """Return a partition's values of balanced members. Null is unknown; a value that no member wrote is left out."""
     found: dict[str, object] = {}
     pointers = snapshot.pointers.get(tp)
     if tp in snapshot.acks or snapshot.note(tp) is not None:

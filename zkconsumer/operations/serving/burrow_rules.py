@@ -2,7 +2,7 @@
 
 Mirrors ``core/internal/evaluator/caching.go`` and ``core/internal/storage/inmemory.go`` of Burrow: the same windows,
 the same order of the rules, the same limits. A commit is a new transaction on an offset node. Its time is the node's
-``mtime``, so that a commit has the same time whoever sees it.
+``mtime``, so that a commit has the same time for every reader.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CommitWindow:
     def with_end(self, end: int, now: int, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
         """Return the window with one more end of the log, read at ``now``.
 
-        The newest end always replaces the one before it, unless that one began a new span of ``offset_refresh``. So the
+        The new end replaces the last end, unless the last end began a new span of ``offset_refresh``. So the
         kept ends cover minutes, however often the log is read.
         """
         earlier = self.ends
@@ -127,7 +127,7 @@ def _caught_up_recently(window: CommitWindow) -> bool:
 
 
 def _rewound(commits: Sequence[ObservedCommit]) -> bool:
-    """Whether an offset is below the one before it, and no later one reached that again. Only the first such counts."""
+    """Return whether the offset fell and never reached the former offset again. Only the first fall counts."""
     for number in range(1, len(commits)):
         before = commits[number - 1].offset
         if commits[number].offset < before:

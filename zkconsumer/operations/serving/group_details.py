@@ -1,4 +1,4 @@
-"""What the document of one group says beside its judgement: explanations, events and plans. Pure; any thread.
+"""The document of one group beside the judgement: explanations, events and plans. Pure; any thread.
 
 The details cost more than the judgement, and are made when somebody asks for them.
 """
@@ -34,7 +34,7 @@ PLANNED_MEMBERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What only the document of one group has. ``explanations`` are one sentence a partition, the rest JSON objects."""
+    """The parts of one group's document alone. ``explanations`` are one sentence a partition, the rest JSON objects."""
 
     explanations: Mapping[TopicPartition, str] = field(default_factory=dict)
     events: Sequence[Document] = ()
@@ -43,12 +43,12 @@ class Details:
 
 
 def judge_watched(watched: WatchedGroup) -> Judgement:
-    """Return the judgement of a group after its latest reading, with what the earlier ones tell."""
+    """Return the judgement of a group after the latest reading, from its changes and progress so far."""
     return judge((*watched.changes, watched.judged), progress=watched.progress)
 
 
 def details(watched: WatchedGroup, judgement: Judgement, before: tuple[WatchedGroup, Details] | None = None) -> Details:
-    """Return what the document of one group says beside its judgement.
+    """Return the explanations, events and plans of one group.
 
     Arguments: ``before`` is an earlier reading with its details. Events and plans are taken from it if neither members
     nor owners nor topics have changed since.
@@ -81,7 +81,7 @@ def _of_changes(watched: WatchedGroup) -> Details:
 
 
 def _plans(analysis: GroupAnalysis) -> Mapping[str, Document]:
-    """Return what one more member would change, and what if the member with the most partitions left."""
+    """Return the plan for one more member, and the plan without the member that has the most partitions."""
     plans = {"join": _plan("one more member", analysis, Join("new-member"))}
     owned = Counter(thread.rpartition("-")[0] for thread in analysis.expected.values())
     names = sorted(analysis.snapshot.members, key=lambda name: (-owned[name], name))

@@ -69,7 +69,7 @@ def _event(board: Any, group: str) -> bytes:
 
 
 class _Server(BoundedServer):
-    """The server, with what its handlers need."""
+    """The server, with the poller and the listeners' bound for its handlers."""
 
     def __init__(self, address: ListenAddress, routes: Routes, poller: Poller) -> None:
         self.poller = poller

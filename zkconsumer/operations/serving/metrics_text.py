@@ -204,7 +204,7 @@ class _GroupFamilies:
             self._add("zkconsumer_partition_owned_as_expected", owner == judgement.expected[tp], labels)
 
     def _add_balance(self, snapshot: GroupSnapshot, tp: TopicPartition, labels: Mapping[str, str]) -> None:
-        """Add what balanced members have left of a partition, nothing if they never had it."""
+        """Add a partition's values of balanced members. A value that no member wrote has no sample."""
         noted, pointers = snapshot.acks.get(tp), snapshot.pointers.get(tp)
         if noted is not None or snapshot.note(tp) is not None:
             self._add("zkconsumer_partition_finished_beyond", snapshot.finished_beyond(tp), labels)

@@ -62,10 +62,10 @@ class Board:
 class Poller:
     """Reads all groups at an interval, in a thread of its own, and publishes a new :class:`Board` after each poll.
 
-    Arguments: ``opened`` opens the source of the snapshots; the thread opens it, uses it, opens it again after a failed
-    poll, and closes it. ``interval`` is in seconds, from begin to begin. ``groups`` restricts the watch to these.
-    ``message_times`` also reads a message a partition for the lag in time. ``histories`` begins with all snapshots of a
-    group that the source has, as files have them.
+    Arguments: ``opened`` opens the source of the snapshots. The thread opens, uses and closes the source, and opens
+    another after a failed poll. ``interval`` is in seconds, from begin to begin. ``groups`` restricts the watch to
+    these. ``message_times`` also reads a message a partition for the lag in time. ``histories`` begins with all
+    snapshots of a group that the source has, as files have them.
 
     Any thread may call :meth:`stop`, :meth:`wait` and :attr:`board`.
     """

@@ -177,8 +177,8 @@ class Routes:
     def _told(self, watched: WatchedGroup, judgement: Judgement) -> Details:
         """Return the details of a group, made once a reading.
 
-        One thread at a time makes details, so that many open pages of a huge group cost no more than one. The others
-        get those of the reading before, or wait for the first ones.
+        One thread at a time makes details, so that many open pages of a huge group cost no more than a single page.
+        Other threads get the details of the reading before, or wait for the first details.
         """
         known = self._details.get(watched.group)
         if known is not None and known[0].serial == watched.serial:

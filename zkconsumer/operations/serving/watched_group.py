@@ -235,7 +235,7 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
         return before.changes
     last: tuple[GroupSnapshot, ...] = ()
     if before.changes and before.judged.taken > before.changes[-1].taken:
-        last = (_light(before.judged),)  # until then nothing had changed, so what changed is dated to one interval
+        last = (_light(before.judged),)  # the last snapshot without the change dates the change to one interval
     nodes = len(snapshot.members) + len(snapshot.owners)
     most = max(2, min(2 * CHANGES, CHANGED_NODES // max(1, nodes)))
     return (*before.changes, *last, _light(snapshot))[-most:]
