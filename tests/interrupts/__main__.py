@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 from tests.interrupts import members, pythons, reading
-from tests.interrupts.boundaries import in_project, in_project_or_standard
+from tests.interrupts.boundaries import Interrupted, in_project, in_project_or_standard
 from tests.interrupts.signals import ring
 from tests.interrupts.sweep import AGAIN, Operation, Subject, sweep, told
 from tests.interrupts.world import ELSEWHERE
@@ -68,6 +68,8 @@ def _here(options: argparse.Namespace) -> int:
 
     for subject in _subjects(options):
         ways: dict[str, Any] = {} if isinstance(subject, Operation) else {"aftermaths": [AGAIN]}
+        if subject in members.FIRST_OPERATIONS:
+            ways["kinds"] = [Interrupted]
         figures = sweep(
             subject,
             often=options.often,

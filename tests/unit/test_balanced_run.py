@@ -11,9 +11,11 @@ from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException
 from zkconsumer.balance.balanced_run import BalancedRun
+from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
 from zkconsumer.connector import shutdown
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3
@@ -77,6 +79,26 @@ def test_an_interrupt_of_a_handler_ends_the_run(cluster: FakeCluster, join: Join
         connector.run(handle, "events", concurrency=2, order="partition")
     assert raised.value.__notes__ == ["raised by the handler of events-2 at offset 5; this message is not committed"]
     assert committed(cluster)[2] == 5
+    assert threads_left() == []
+
+
+def test_a_second_interrupt_leaves_no_thread(cluster: FakeCluster, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second Ctrl-C ended the steps of the end, and the reader ran on."""
+    close, closed = DeadLetters.close, list[DeadLetters]()
+
+    def interrupted(self: DeadLetters, deadline: Deadline) -> bool:
+        closed.append(self)
+        raise KeyboardInterrupt
+
+    def handle(message: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeadLetters, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        join().run(handle, "events", concurrency=2)
+    for dead_letters in closed:
+        close(dead_letters, Deadline(scaled(5.0)))
+    assert closed
     assert threads_left() == []
 
 

@@ -87,6 +87,26 @@ def test_a_run_waits_for_the_answer_to_a_parked_message(cluster: FakeCluster, jo
     assert not run.is_alive()
 
 
+def test_an_undeliverable_dead_letter_holds_up_no_end(cluster: FakeCluster, join: Join) -> None:
+    """The run waited for ever for the parked message, which nothing would finish in this run."""
+    tried = threading.Event()
+
+    def handle(message: Any) -> None:
+        if (message.partition, message.offset) == (1, 3):
+            raise ValueError("never")
+        if (message.partition, message.offset) == (0, EACH - 1):
+            tried.wait(scaled(WITHIN))
+
+    def refuse(*_: Any) -> None:
+        tried.set()
+        raise ValueError("no room")
+
+    retry = Retry(attempts=2, delays=[0.0], park_after=1)
+    summary = join().run(handle, "events", concurrency=2, retry=retry, dead_letter=refuse, until="end")
+
+    assert (summary.ended, summary.handled) == ("until", PARTITIONS * EACH - 1)
+
+
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(until, "GROUP_LOOK", 0.02)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from time import monotonic, sleep
+from time import monotonic
 from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
@@ -201,14 +201,27 @@ class BalancedRun:
                 pass
             if self._hurried or self._member.closing():
                 return None
-            if self._until is not None and self._until.reached(list(self._member.positions().values())):
-                self.reached_end = True
+            if self._at_end():
                 return None
             dispatcher = self.dispatcher
             # a worker process may be on its way to a message
             held_back = dispatcher.busy or self.reader.unstored
             if timeout is not None and not held_back and monotonic() - dispatcher.active_at >= timeout:
                 return self._nothing_came()
+
+    def _at_end(self) -> bool:
+        """Return whether ``until`` is reached, and no message of the run is pending.
+
+        The next run would hand out again a parked message that is pending. A stopped partition is not waited for: a
+        message whose dead letter cannot be delivered comes again.
+        """
+        if not self.reached_end:
+            if self._until is None or not self._until.reached(list(self._member.positions().values())):
+                return False
+            self.reached_end = True
+            self.dispatcher.end()
+        waited_for = (one for one in self.reader.partitions if not one.stopped and not one.position.revoked)
+        return not any(one.in_hand for one in waited_for)
 
     def _nothing_came(self) -> ConsumerTimeoutException:
         streams = self._member.delivery.streams()
@@ -223,21 +236,9 @@ class BalancedRun:
             if self._member.closed():  # other members may have the messages now: end what can be ended
                 self.executor.stop(Deadline(0.0))
         self.executor.stop(Deadline(0.0))
-        self._await_answers()
         self._recall()
         self._stop_reader()
         self._tell_of_late_handlers()
-
-    def _await_answers(self) -> None:
-        """Wait for the answers to messages that handlers have left pending, if ``until`` ended the run.
-
-        The end does not wait for messages that were parked, so one of them may be pending then. The next run would hand
-        it out again.
-        """
-        while self.reached_end and not (self._hurried or self._member.closing()):
-            if not any(partition.in_hand and not partition.position.revoked for partition in self.reader.partitions):
-                return
-            sleep(SLICE / 10)
 
     def _recall(self) -> None:
         """Take back what other members have of our partitions, if these stay ours: nobody would read their reports.
@@ -265,13 +266,20 @@ class BalancedRun:
             self.dispatcher.end()
 
     def _stop_reader(self) -> None:
-        self.give_back()
-        if self.sharing is not None:
-            self.sharing.stop(Deadline(STOP_WITHIN))
         deadline = Deadline(STOP_WITHIN)
-        self.pointers.close(deadline)
+        with ExitStack() as last:  # in reverse, and each step also if a second Ctrl-C ends one before it
+            last.callback(self._end_reader)
+            last.callback(self._close_dead_letters, deadline)
+            last.callback(self.pointers.close, deadline)
+            if self.sharing is not None:
+                last.callback(self.sharing.stop, deadline)
+            self.give_back()
+
+    def _close_dead_letters(self, deadline: Deadline) -> None:
         if not self.dead_letters.close(deadline):
             log.warning("a dead letter is being delivered still; its message comes again")
+
+    def _end_reader(self) -> None:
         self.reader.stop()
         if self.reader.thread.ident is not None:
             self.reader.thread.join(STOP_WITHIN)

@@ -98,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the program's name (default: ``sys.argv``).
 
-    Raises: SystemExit from argparse, for ``--help``, ``--version`` and wrong usage.
+    Raises: SystemExit from argparse, for ``--help``, ``--version`` and wrong usage; also after a second SIGINT or
+    SIGTERM while offsets are written.
     """
     parser = _parser()
     arguments = parser.parse_args(groups.as_flags(sys.argv[1:] if argv is None else argv))

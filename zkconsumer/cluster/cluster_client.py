@@ -20,6 +20,7 @@ from zkconsumer.errors import (
     ConfigException,
     NoBrokersError,
     NoReachableEndpointError,
+    RegistryError,
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
@@ -233,9 +234,11 @@ class ClusterClient:
                 self._session = session
                 if self._closed:  # in the meantime, by a thread that did not see this session
                     raise RegistryUnavailableError("the client of the cluster was closed")
-            except BaseException:  # also an interrupt: nobody else knows the open session
+            except BaseException as error:  # also an interrupt: nobody else knows the open session
+                # ZooKeeper has been waited for if the session did not open
+                waited = isinstance(error, RegistryError) and self._session is None
                 self._session = None
-                session.close(Deadline(CLOSE_WITHIN))
+                session.close(Deadline(0.0 if waited else CLOSE_WITHIN))
                 raise
         return session
 
@@ -284,8 +287,8 @@ class ClusterClient:
     ) -> ClusterSeen:
         """Return the brokers, and the partitions of these topics (None: all), told by the first broker that answers.
 
-        Arguments: ``brokers`` are those to ask, by default the live ones. Creates no topic. Raises BrokerError,
-        RegistryError.
+        Each broker but the last one has half of the time that is left. Arguments: ``brokers`` are those to ask, by
+        default the live ones. Creates no topic. Raises BrokerError, RegistryError.
         """
         asked = list(self.brokers(deadline) if brokers is None else brokers)
         trouble: BrokerError | None = None

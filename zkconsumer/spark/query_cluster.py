@@ -20,6 +20,7 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
+    ConfigException,
     NoBrokersError,
     OffsetCommitError,
     RegistryUnavailableError,
@@ -51,7 +52,8 @@ class NoTimesError(BrokerError):
 class RenewedChannels(BrokerChannels):
     """Makes channels, each with the files of TLS as they are then.
 
-    Certificates are renewed under a query that runs for months: a channel with the former ones would be refused.
+    Certificates are renewed under a query that runs for months: a channel with the former ones would be refused. While
+    a file cannot be used (somebody may be writing to it), channels are made with the former certificates.
     """
 
     def __init__(self, config: ConsumerConfig, socket_timeout: float) -> None:
@@ -59,8 +61,11 @@ class RenewedChannels(BrokerChannels):
         self._config = config
 
     def __call__(self, endpoint: Endpoint, client_id: str | None = None) -> BrokerChannel:
-        """Do as :class:`BrokerChannels`. Raises as it does."""
-        self.security = channel_security(self._config)
+        """Do as :class:`BrokerChannels`."""
+        try:
+            self.security = channel_security(self._config)
+        except ConfigException as error:
+            log.warning("the former certificates are used still: %s", error)
         return super().__call__(endpoint, client_id)
 
 

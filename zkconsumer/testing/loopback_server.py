@@ -121,7 +121,7 @@ class LoopbackServer(Generic[C]):
         for connection in connections:
             connection.cut()
         for thread in (thread for threads in connections.values() for thread in threads):
-            if thread is not current_thread():
+            if thread.ident is not None and thread is not current_thread():
                 thread.join(_JOIN_S)
 
     def _cut(self, chosen: Callable[[C], bool] = lambda _: True) -> int:
