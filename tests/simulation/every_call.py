@@ -76,6 +76,8 @@ class EveryCall(StreamsApplication):
         self._living: list[Any] = []
         """Streams whose topic nobody leaves."""
         self._reading = 0
+        self._last: dict[Any, list[Any]] = {}
+        """What each stream handed out last."""
 
     def begin(self) -> None:
         connector, scenario = self.member.connector, self.scenario
@@ -113,6 +115,10 @@ class EveryCall(StreamsApplication):
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
+            for one in self._last.get(stream, ()):
+                seen = self.scenario.observer.partitions[TopicPartition(one.topic, one.partition)]
+                if seen.start > one.offset:  # it was committed in hand, and may come again all the same
+                    seen.may_go_back(one.offset)
             if world.random.random() < 0.3:  # what did not arrive is not counted
                 self._commit([], asked)
             return []
@@ -122,6 +128,7 @@ class EveryCall(StreamsApplication):
             if stream in self._ending:
                 raise StopIteration from None
             raise
+        self._last[stream] = held
         for message in held:
             tp = TopicPartition(message.topic, message.partition)
             began = self.scenario.observer.partitions[tp].owned.get(self.member.consumer, (0.0,))[0]

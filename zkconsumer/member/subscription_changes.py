@@ -44,6 +44,7 @@ class SubscriptionChanges:
             if change.done.begin():
                 self._begun.append(change)
                 found.append(change)
+                change.finish()
                 change.begun()
             else:
                 change.withdrawn()
@@ -75,6 +76,8 @@ class SubscriptionChanges:
 
     def fail(self, error: Exception) -> None:
         """Tell the waiting threads that nothing will be brought into force any more."""
+        for change in self._waiting:
+            change.withdrawn()
         for change in (*self._begun, *self._waiting):
             change.done.set_exception(error)
         self._begun, self._waiting = [], []
