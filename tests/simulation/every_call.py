@@ -110,7 +110,7 @@ class EveryCall(StreamsApplication):
 
     def read(self, stream: Any) -> list[Any]:
         world, asked = self.world, self.world.now
-        self._commit_if_manual([])
+        self._commit_if_manual([], asked)
         try:
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
@@ -159,7 +159,7 @@ class EveryCall(StreamsApplication):
     def _sometimes(self, held: list[Any], asked: float) -> None:
         chance = self.world.random
         self._look_at_futures()
-        self._commit_if_manual(held)
+        self._commit_if_manual(held, asked)
         if chance.random() < 0.06 and not self.scenario.faults.ended:
             chance.choice([
                 self._commit, self._commit, self._commit_given, self._commit_async, self._pause, self._look,
@@ -170,10 +170,10 @@ class EveryCall(StreamsApplication):
     def _patience(self) -> float:
         return self.world.random.choice([CALL, CALL, 0.3, 0.05, 0.0])
 
-    def _commit_if_manual(self, held: list[Any]) -> None:
+    def _commit_if_manual(self, held: list[Any], asked: float) -> None:
         if not self._automatic and self.world.now - self._last_commit > 1.0 and not self.member.left:
             self._last_commit = self.world.now
-            self._commit(held, self.world.now)
+            self._commit(held, asked)
 
     def _commit(self, held: list[Any], asked: float) -> None:
         self.finish(held)  # what its own thread holds counts as finished
