@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.command_config import read_properties
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from zkconsumer.cluster import cluster_client
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.config.addresses import format_connect
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.operations.group_lookup import Root, candidate_roots, chroot_text
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths

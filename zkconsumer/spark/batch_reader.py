@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of

@@ -9,7 +9,7 @@ from typing import Final
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.command_config import command_config
 from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_all, unknown

@@ -16,7 +16,7 @@ from zkconsumer.cli.dead.selected import (
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.operations.moments import moment
 from zkconsumer.operations.pointer_nodes import PointerNodes
 from zkconsumer.runtime.deadline import Deadline

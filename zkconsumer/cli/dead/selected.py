@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from zkconsumer.cli.tables import printable
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import PartitionSelection, parse_selection
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition

@@ -14,7 +14,7 @@ from pathlib import Path
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.offset_moves import Store, StoreEntry
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from time import monotonic
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import (
