@@ -21,10 +21,10 @@ ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
     # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
-    "hundreds of lines of the package": 847,
+    "hundreds of lines of the package": 846,
     "files of the package": 437,
     "classes with over 15 attributes": 27,
-    "classes with over 12 public methods": 34,
+    "classes with over 12 public methods": 33,
     "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
     "circles of imports": 0,
@@ -35,7 +35,7 @@ LIMITS = {
     "modules beside __init__ and __main__": 3,
     "modules under 60 lines with one importer": 6,
     "modules with one importer": 114,
-    "methods that only forward": 81,
+    "methods that only forward": 74,
 }
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
