@@ -54,6 +54,22 @@ def test_a_loan_to_another_session_begins_anew() -> None:
     assert borrower.number == 2
 
 
+def test_a_second_run_begins_nothing_that_the_first_gave_back() -> None:
+    """Bug: the second run took on all slots of the loan. The lender had lent on what the first had given back."""
+    loan = Loan(7, "s", "a", 10, 20, "key", 7, 0, FinishedNote(5))
+    finished = Finished(9, 50, (20,), 7)
+    report = LoanReport(7, "s", 20, 3, FinishedNote(9, (finished,)))
+    borrower = Borrower("key")
+    (taken,) = borrower.step(BorrowerView(20, 10, loan, report=report))
+    assert isinstance(taken, TakeOn)
+    assert (taken.slots, set(taken.note.finished)) == (3, {Finished(5, 9, (), 3), finished.of_slots(3)})
+    assert (borrower.held, borrower.allowed, borrower.reports) == (3, 3, 3)
+    assert borrower.note(None) == FinishedNote(9, (Finished(9, 50, (20,), 4),)), "of what was given back"
+    (again,) = borrower.step(BorrowerView(20, 10, replace(loan, number=8), report=report))
+    assert isinstance(again, TakeOn)
+    assert again.slots == 4, "the lender has lent it once more"
+
+
 def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
     report = LoanReport(1, "earlier", 20, 3, FinishedNote(90))
     seen = SeenLoan(Loan(1, "earlier", "a", 10, 20, "key", 3, 0, FinishedNote(80)), 0, report, True)
