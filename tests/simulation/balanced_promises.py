@@ -80,7 +80,7 @@ class Fates:
     seen_at: tuple[int, int] = (-1, -1)
     lent: dict[str, int] = field(default_factory=dict)
     lent_since: dict[str, float] = field(default_factory=dict)
-    lent_until: dict[str, dict[int, float]] = field(default_factory=dict)
+    lent_until: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
 
 
 def session_of(member: Member) -> int:
@@ -216,12 +216,21 @@ class BalancedObserver(Observer):
                 fates.stay, fates.stay_since = loan.stay, world().now
             if gone:
                 grace = 0.0 if with_owner or not in_session else SOON
-                until = max(world().now + grace, self._leases.get(name, 0.0))
-                fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), until))
+                now = max(world().now, member.process.frozen_until) if grace else world().now
+                until = max(now + grace, self._leases.get(name, 0.0))
+                end = until, world().stood(member.process) if grace else float("inf")
+                fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), end))
 
-    def _borrows(self, tp: TopicPartition, name: str, offset: int, asked: float) -> bool:
-        fates, slot = self.fates[tp], self.slot(tp, offset)
-        return bool(fates.lent.get(name, 0) >> slot & 1) or fates.lent_until.get(name, {}).get(slot, 0.0) >= asked
+    def _borrows(self, tp: TopicPartition, member: Member, offset: int, asked: float) -> bool:
+        """Return whether a member has the message on loan, or cannot know yet that the loan has ended.
+
+        The next owner of ours leaves the slots to a borrower that has not seen yet that the last owner has gone. A
+        borrower sees that late while its threads stand still.
+        """
+        fates, slot, name = self.fates[tp], self.slot(tp, offset), member.consumer
+        until, stood = fates.lent_until.get(name, {}).get(slot, (0.0, float("inf")))
+        late = max(0.0, world().stood(member.process) - stood)
+        return bool(fates.lent.get(name, 0) >> slot & 1) or until + late >= asked
 
     # ---- handlers
 
@@ -231,7 +240,7 @@ class BalancedObserver(Observer):
         for message in messages:
             tp, offset = TopicPartition(message.topic, message.partition), message.offset
             asked, name = self.begun_at.pop((member.name, tp, offset), world().now), member.consumer
-            borrowed = self._borrows(tp, name, offset, asked)  # perhaps still, as the next owner
+            borrowed = self._borrows(tp, member, offset, asked)  # perhaps still, as the next owner
             if borrowed:
                 self.partitions[tp].handed += 1
                 world().note(f"handed {tp} {offset}, which is on loan")

@@ -105,7 +105,9 @@ class Faults:
                 member.session.lose_watches()
         else:
             session_timeout = scenario.zookeeper.session_timeout
-            member.process.frozen_until = world.now + world.random.choice([0.5, 3.0, 2 * session_timeout, 20.0])
+            seconds = world.random.choice([0.5, 3.0, 2 * session_timeout, 20.0])
+            member.process.frozen_until = world.now + seconds
+            member.process.stood += seconds
 
     def _session_fault(self, fault: str, member: Member | ScalaMember, session: SimulatedSession) -> None:
         world = self._scenario.world

@@ -69,7 +69,7 @@ class Fetcher:
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
-        self._fetches: dict[TopicPartition, FetchCursor] = {}
+        self._fetches: dict[FetchCursor, None] = {}  # in the order of service
         self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._woken = True
@@ -111,8 +111,7 @@ class Fetcher:
     def add(self, fetches: Sequence[FetchCursor]) -> None:
         """Fetch these partitions too. A partition that is fetched already keeps its place."""
         with self._lock:
-            for fetch in fetches:
-                self._fetches[fetch.tp] = fetch
+            self._fetches |= dict.fromkeys(fetches)
             self.wake()
 
     def wake(self) -> None:
@@ -125,13 +124,13 @@ class Fetcher:
     def trouble(self) -> str:
         """Why the last try for some partition here failed; empty if all are fetched."""
         with self._lock:
-            return next((fetch.trouble for fetch in self._fetches.values() if fetch.trouble), "")
+            return next((fetch.trouble for fetch in self._fetches if fetch.trouble), "")
 
     @property
     def partitions(self) -> int:
         """The number of partitions that are fetched here."""
         with self._lock:
-            return len(self._fetches)
+            return len({fetch.tp for fetch in self._fetches})
 
     @property
     def idle(self) -> bool:
@@ -141,8 +140,8 @@ class Fetcher:
             return not self._fetches
 
     def _drop_revoked(self) -> None:
-        for tp in [tp for tp, fetch in self._fetches.items() if fetch.position.revoked]:
-            del self._fetches[tp]
+        for fetch in [fetch for fetch in self._fetches if fetch.position.revoked]:
+            del self._fetches[fetch]
 
     # ---- the thread ----
 
@@ -206,7 +205,7 @@ class Fetcher:
         hundreds of idle partitions are not looked at for each message of another.
         """
         with self._lock:
-            fetches = list(self._fetches.values())
+            fetches = list(self._fetches)
             self._woken = False
         self._looked_at = monotonic()
         ready, unresolved = self._sorted(fetches)
@@ -237,8 +236,12 @@ class Fetcher:
     def _sorted(self, fetches: Sequence[FetchCursor]) -> tuple[list[FetchCursor], list[FetchCursor]]:
         """Return the partitions that can be fetched, and those whose start offset must be looked up. Ended partitions
         are dropped.
+
+        A member that claims a partition may still borrow slots of it. A request names a partition once, so the last one
+        of its cursors is fetched, and the other one after that has ended.
         """
-        ready, unresolved, ended = [], [], False
+        ready: dict[TopicPartition, FetchCursor] = {}
+        unresolved, ended = [], False
         for fetch in fetches:
             position = fetch.position
             if fetch.fetch_from is not None:  # the reader has it fetched again from there
@@ -249,11 +252,11 @@ class Fetcher:
                 if not fetch.resolving and not fetch.parked:
                     unresolved.append(fetch)
             elif not position.paused and not position.full:
-                ready.append(fetch)
+                ready[fetch.tp] = fetch
         if ended:
             with self._lock:
                 self._drop_revoked()
-        return ready, unresolved
+        return list(ready.values()), unresolved
 
     def _welcome(self) -> list[FetchCursor]:
         """Return the ready partitions whose streams have room now."""
@@ -295,7 +298,7 @@ class Fetcher:
 
     def _return_all(self, trouble: str = "") -> None:
         with self._lock:
-            fetches = list(self._fetches.values())
+            fetches = list(self._fetches)
             self._fetches.clear()
             self._woken = True
         self._return(fetches, trouble)
@@ -307,8 +310,7 @@ class Fetcher:
             self._woken = True
             for fetch in fetches:
                 fetch.trouble = trouble or fetch.trouble
-                if self._fetches.get(fetch.tp) is fetch:
-                    del self._fetches[fetch.tp]
+                self._fetches.pop(fetch, None)
                 fetch.resolving = False
                 if not fetch.position.revoked:
                     returned.append(fetch)
@@ -359,8 +361,8 @@ class Fetcher:
         with self._lock:
             self._woken = True
             for fetch in served:
-                if self._fetches.get(fetch.tp) is fetch:
-                    self._fetches[fetch.tp] = self._fetches.pop(fetch.tp)
+                if fetch in self._fetches:
+                    self._fetches[fetch] = self._fetches.pop(fetch)
 
     def _corrupt(self, places: Sequence[tuple[FetchCursor, CorruptRecordsError]]) -> None:
         if not self._settings.skip_corrupt:

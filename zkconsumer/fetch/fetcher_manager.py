@@ -86,7 +86,7 @@ class FetcherManager:
         self._resolved = resolved
         self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
-        self._leaderless: dict[TopicPartition, FetchCursor] = {}
+        self._leaderless: dict[FetchCursor, None] = {}  # in order, unlike a set
         self._unknown: Mapping[str, tuple[float, float]] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
@@ -105,16 +105,20 @@ class FetcherManager:
     def start(self, partitions: Iterable[tuple[PartitionPosition, Sink]]) -> None:
         """Fetch these partitions from now on."""
         with self._lock:
+            self._drop_revoked()
             for position, sink in partitions:
-                self._leaderless[position.tp] = position.cursor.deliver_to(sink)
+                self._leaderless[position.cursor.deliver_to(sink)] = None
             self._changed.notify_all()
 
     def forget(self) -> None:
         """Stop fetching revoked positions. A chunk that is on its way is dropped when it arrives."""
         with self._lock:
-            for tp in [tp for tp, fetch in self._leaderless.items() if fetch.position.revoked]:
-                del self._leaderless[tp]
+            self._drop_revoked()
         self.wake()
+
+    def _drop_revoked(self) -> None:
+        for fetch in [fetch for fetch in self._leaderless if fetch.position.revoked]:
+            del self._leaderless[fetch]
 
     def wake(self) -> None:
         """Wake the fetchers: a stream has room again, or a start position is known."""
@@ -161,7 +165,7 @@ class FetcherManager:
     def leaderless(self) -> frozenset[TopicPartition]:
         """The partitions whose leader is not known now, or cannot be reached."""
         with self._lock:
-            return frozenset(self._leaderless)
+            return frozenset(fetch.tp for fetch in self._leaderless)
 
     def load(self) -> Mapping[int, int]:
         """Return the number of partitions fetched from each broker, by its id."""
@@ -176,7 +180,7 @@ class FetcherManager:
     def trouble(self) -> str:
         """Why partitions are not fetched, for the user; empty if all are."""
         with self._lock:
-            waiting = next((fetch.trouble for fetch in self._leaderless.values() if fetch.trouble), "")
+            waiting = next((fetch.trouble for fetch in self._leaderless if fetch.trouble), "")
             fetchers = list(self._fetchers.values())
         told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
         return next(filter(None, told), "")
@@ -255,10 +259,10 @@ class FetcherManager:
     def _due(self) -> list[FetchCursor]:
         """Return the partitions whose leader is to be looked for now. The caller holds the lock."""
         now = monotonic()
-        return [f for f in self._leaderless.values() if f.retry_at <= now and not f.position.revoked]
+        return [f for f in self._leaderless if f.retry_at <= now and not f.position.revoked]
 
     def _until_due(self) -> float:
-        first = min((fetch.retry_at for fetch in self._leaderless.values()), default=NEVER)
+        first = min((fetch.retry_at for fetch in self._leaderless), default=NEVER)
         return min(max(first - monotonic(), 0.001), REPORT_EVERY)
 
     def _put_off(self, fetches: Iterable[FetchCursor]) -> None:
@@ -313,7 +317,7 @@ class FetcherManager:
     def _note_unknown(self, topics: Sequence[str], errors: Mapping[str | TopicPartition, int]) -> None:
         now, before = monotonic(), self._unknown
         with self._lock:
-            waiting = {tp.topic for tp in self._leaderless}.difference(topics)  # a later round asks for these again
+            waiting = {fetch.tp.topic for fetch in self._leaderless}.difference(topics)  # they are asked for again
         kept = {topic: times for topic, times in before.items() if topic in waiting}
         unknown = [topic for topic in topics if errors.get(topic) == error_codes.UNKNOWN_TOPIC_OR_PARTITION]
         self._unknown = kept | {topic: (before.get(topic, (now,))[0], now) for topic in unknown}
@@ -335,9 +339,9 @@ class FetcherManager:
             if fetcher is None:
                 return
             with self._lock:
-                handed = [fetch for fetch in fetches if self._leaderless.get(fetch.tp) is fetch]
+                handed = [fetch for fetch in fetches if fetch in self._leaderless]
                 for fetch in handed:
-                    del self._leaderless[fetch.tp]
+                    del self._leaderless[fetch]
             fetcher.add(handed)
 
     def fetcher_for(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
@@ -369,8 +373,8 @@ class FetcherManager:
                 return
             self._put_off(fetches)
             for fetch in fetches:
-                if not fetch.position.revoked and fetch.tp not in self._leaderless:
-                    self._leaderless[fetch.tp] = fetch
+                if not fetch.position.revoked:
+                    self._leaderless[fetch] = None
             self._changed.notify_all()
 
     def retire_idle(self) -> None:

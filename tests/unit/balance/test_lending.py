@@ -10,11 +10,15 @@ from dataclasses import replace
 import pytest
 
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, BorrowerView, EndLoan, GiveUp, TakeOn
-from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderView, SeenLoan
+from zkconsumer.balance.sharing.lender import Beginning, DeleteLoan, Lender, LenderView, SeenLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.message_pointers import Pointer, PointerKind
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
+from zkconsumer.model import ThreadId, TopicPartition
 
 
 def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
@@ -54,6 +58,22 @@ def test_a_loan_to_another_session_begins_anew() -> None:
     assert borrower.number == 2
 
 
+def test_a_second_run_begins_nothing_that_the_first_gave_back() -> None:
+    """Bug: the second run took on all slots of the loan. The lender had lent on what the first had given back."""
+    loan = Loan(7, "s", "a", 10, 20, "key", 7, 0, FinishedNote(5))
+    finished = Finished(9, 50, (20,), 7)
+    report = LoanReport(7, "s", 20, 3, FinishedNote(9, (finished,)))
+    borrower = Borrower("key")
+    (taken,) = borrower.step(BorrowerView(20, 10, loan, report=report))
+    assert isinstance(taken, TakeOn)
+    assert (taken.slots, set(taken.note.finished)) == (3, {Finished(5, 9, (), 3), finished.of_slots(3)})
+    assert (borrower.held, borrower.allowed, borrower.reports) == (3, 3, 3)
+    assert borrower.note(None) == FinishedNote(9, (Finished(9, 50, (20,), 4),)), "of what was given back"
+    (again,) = borrower.step(BorrowerView(20, 10, replace(loan, number=8), report=report))
+    assert isinstance(again, TakeOn)
+    assert again.slots == 4, "the lender has lent it once more"
+
+
 def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
     report = LoanReport(1, "earlier", 20, 3, FinishedNote(90))
     seen = SeenLoan(Loan(1, "earlier", "a", 10, 20, "key", 3, 0, FinishedNote(80)), 0, report, True)
@@ -64,6 +84,17 @@ def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
     assert lender.begin(5, note, view).lent["b"] == FinishedNote(5, (Finished(5, 50, (), 3),))
     assert lender.stay == "s"
     assert Lender("d", 40, "key", "new").begin(5, None, view).lent["b"] == FinishedNote(5)
+
+
+def test_a_loan_that_outlives_a_seek_tells_of_parked_messages() -> None:
+    """Bug: the log was read again up to a parked message without a key, and its borrower handled it beside the owner."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("a-0"), 2)
+    owner = SharedLedger(position, 2, None, {5: Pointer(5), 6: Pointer(6, PointerKind.DEAD)}, 1)
+    owner.begin(Beginning(1, {"b": FinishedNote(2)}), {"b": 0b10})
+    assert [owner.lent_note("b").covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    owner.read([], 9)
+    assert owner.end_loan("b", 0b10) == 2
+    assert [owner.wants(offset, 1) for offset in (4, 5, 6)] == [True, False, True]
 
 
 def test_a_loan_of_another_order_says_nothing() -> None:

@@ -186,6 +186,23 @@ def test_a_partition_that_left_unnoticed_is_not_asked_for_again() -> None:
     assert [request.named for request in rounds.requests[1:]] == [[], [(1, 1, 1000)]]
 
 
+def test_a_partition_is_fetched_on_when_its_later_cursor_ends() -> None:
+    """Bug: a member that claimed a partition while it borrowed slots of it forgot the cursor that was there before.
+
+    When the later cursor ended, nobody fetched the partition any more.
+    """
+    rounds = Rounds()
+    with rounds.served(None, None):
+        later = PartitionPosition(TopicPartition("t", 0), ThreadId("borrowed-0"), 5)
+        rounds.fetcher.add([later.cursor.deliver_to(rounds.queue)])
+        rounds.step(1)
+        assert rounds.fetcher.partitions == 2
+        later.revoked = True
+        rounds.fetcher.wake()
+        rounds.step(1)
+    assert [request.named for request in rounds.requests] == [[(0, 5, 1000), (1, 0, 1000)], [(0, 0, 1000)]]
+
+
 class ShortLogin:
     """A login that is due again with each request. ``began`` holds what ``look`` returned as each of them began."""
 

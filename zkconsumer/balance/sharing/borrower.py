@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zkconsumer.balance.sharing.loan_nodes import Loan
+from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
@@ -27,6 +27,7 @@ class BorrowerView:
     * ``in_hand``: slots of the partition with messages in hand, of whatever stay
     * ``refused``: slots to give back, since a message of them fails
     * ``leaving``: whether this member wants no loans any more
+    * ``report``: our last report, None if there is none that can be read
     """
 
     session: int
@@ -35,6 +36,7 @@ class BorrowerView:
     in_hand: int = NO_SLOTS
     refused: int = NO_SLOTS
     leaving: bool = False
+    report: LoanReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,10 @@ class Borrower:
             # The lender has not heard yet that these slots were given back, so it is told again.
             self._awaited = loan.lent
             self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & self._awaited)]
+            if view.report is not None and loan.answered_by(view.report):
+                # Of an earlier run of this member. The lender may have lent on what that run gave back.
+                self._declined = loan.lent & ~view.report.held
+                self._gone.append((loan.lent, view.report.note))
         self._declined |= ALL_SLOTS if view.leaving else view.refused & self.held
         wanted = loan.slots & ~self._declined
         new = wanted & ~self.held

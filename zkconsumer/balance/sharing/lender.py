@@ -199,7 +199,7 @@ class Lender:
 
     def _possibly_held(self, loan: Loan, report: LoanReport | None) -> int:
         """Return the slots that the borrower may have, whatever its messages are worth."""
-        if report is not None and loan.answered_by(report) and report.number == loan.number:
+        if report is not None and loan.answered_by(report):
             return loan.lent & report.held
         return loan.lent
 
@@ -257,7 +257,7 @@ class Lender:
         loan, seen = self._loans[borrower], view.loans.get(borrower)
         report = seen.report if seen is not None else None
         # A report on an earlier loan says nothing of slots that were lent since: its base may be beyond theirs.
-        answer = report if loan.answered_by(report) and report is not None and report.number == loan.number else None
+        answer = report if loan.answered_by(report) else None
         if answer is not None and self._taken.get(borrower) != answer:
             self._taken[borrower] = answer
             orders.append(TakeReport(borrower, _of_slots(answer.note, loan.lent)))
@@ -345,7 +345,7 @@ def _told(start: int, note: FinishedNote | None, seen: SeenLoan, loan: Loan, *, 
     attempts = dict(note.attempts)
     report = seen.report
     sayings = [loan.note] if same_stay else []
-    if same_stay and report is not None and loan.answered_by(report) and report.number == loan.number:
+    if same_stay and report is not None and loan.answered_by(report):
         sayings.append(report.note)
     for said in sayings:
         if said.base > start:

@@ -53,8 +53,12 @@ class Loan:
         return self.slots | self.recalled
 
     def answered_by(self, report: LoanReport | None) -> bool:
-        """Return whether the report is about the same stay and of the same session."""
-        return report is not None and report.stay == self.stay and report.session == self.borrower_session
+        """Return whether the report is about this loan: of the same number, stay and session."""
+        return report is not None and (report.number, report.stay, report.session) == (
+            self.number,
+            self.stay,
+            self.borrower_session,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ class SharedLedger(MessageLedger):
         """Take over the loans of an earlier owner. Arguments: ``lent`` are the slots of each borrower."""
         with self._lock:
             for borrower, note in beginning.lent.items():
-                self._lent[borrower] = note
+                finished = (*note.finished, *self._parked_ahead(lent[borrower]))
+                self._lent[borrower] = FinishedNote(note.base, finished, note.attempts)
                 self._lent_slots[borrower] = lent[borrower]
 
     def lend_slots(self, borrower: str, slots: int) -> None:

@@ -23,9 +23,8 @@ from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower import BorrowerView
-from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, SeenLoan, WriteLoan
+from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, LentPartitions, slots_in_hand
-from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.fetch_cursor import Sink
@@ -314,7 +313,7 @@ class Sharing:
             us, seen = self._access.consumer, view.loans.get(self._access.consumer)
             self._partitions_of(tp, borrowed.partition)  # Nobody else may begin a key that is in hand there.
             self._on_reader(borrowed.end_as_owner)  # It must end before the same slots may be lent on.
-            if seen is not None and _answers(borrowed.word, seen):
+            if seen is not None and seen.loan is not None and seen.loan.answered_by(borrowed.word):
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
             del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
@@ -402,6 +401,7 @@ class Sharing:
             slots_in_hand(self._partitions_of(tp, one.partition)),
             one.refused,
             self._leaving,
+            None if seen is None else seen.report,
         )
         orders = one.borrower.step(view)
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
@@ -446,10 +446,3 @@ class Sharing:
                 raise RegistryError("the reader did not take a change of slots in time")
         if failed:
             raise failed[0]
-
-
-def _answers(word: LoanReport | None, seen: SeenLoan) -> bool:
-    """Return whether a report counts for a loan. One of another session or number must not replace one that does."""
-    return (
-        word is not None and seen.loan is not None and seen.loan.answered_by(word) and word.number == seen.loan.number
-    )
