@@ -34,7 +34,7 @@ from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.offset_client import OffsetClient
+    from zkconsumer.kafka.coordinator_search import OffsetClient
 
 CLOSE_WITHIN = 2.0
 """Seconds for the end of a session."""
@@ -310,8 +310,7 @@ class ClusterClient:
 
         Arguments: ``brokers`` and ``offsets_only`` as for :class:`CoordinatorSearch`.
         """
-        from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-        from zkconsumer.kafka.offset_client import OffsetClient
+        from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
 
         search = CoordinatorSearch(group, brokers or self.brokers, self.channels, offsets_only=offsets_only)
         return OffsetClient(search)
