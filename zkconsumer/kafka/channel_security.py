@@ -31,8 +31,7 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from zkconsumer.config.security_properties import PASSWORD_MECHANISMS, SecurityConfig
-from zkconsumer.config.tls import PemFile, client_context
+from zkconsumer.config.security_properties import PASSWORD_MECHANISMS, PemFile, SecurityConfig, client_context
 from zkconsumer.errors import BrokerAuthenticationError, ConfigException, MissingExtraError
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security

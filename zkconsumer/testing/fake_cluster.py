@@ -20,9 +20,8 @@ from zlib import crc32
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.broker_registration import BrokerRegistration
 from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
-from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_broker import BrokerRegistration, FakeBroker
 from zkconsumer.testing.fake_clock import Clock, ManualClock, SystemClock
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
