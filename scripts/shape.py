@@ -21,8 +21,8 @@ ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
     # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
-    "hundreds of lines of the package": 846,
-    "files of the package": 426,
+    "hundreds of lines of the package": 844,
+    "files of the package": 409,
     "classes with over 15 attributes": 27,
     "classes with over 12 public methods": 34,
     "callbacks assigned after construction": 0,
@@ -34,7 +34,7 @@ LIMITS = {
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,
     "modules under 60 lines with one importer": 10,
-    "modules with one importer": 114,
+    "modules with one importer": 107,
     "methods that only forward": 80,
 }
 

@@ -17,9 +17,8 @@ from zkconsumer.operations.command_config import read_properties
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
 from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_reader import LiveSource
-from zkconsumer.operations.snapshot_source import SnapshotSource
 
 NAME = "doctor"
 HELP = "find what is wrong with a group, and say what to do"

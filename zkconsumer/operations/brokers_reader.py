@@ -34,7 +34,7 @@ from zkconsumer.kafka.coordinator_search import OffsetClient
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
 from zkconsumer.kafka.group_schemas import DescribedMember, ListedGroup, OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.operations.balance_nodes import note_in
+from zkconsumer.operations.balance_reader import note_in
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,

@@ -32,9 +32,8 @@ from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_reader import LiveSource
-from zkconsumer.operations.snapshot_source import SnapshotSource
 from zkconsumer.spark import table_rows as tables
 from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_all, unknown
 from zkconsumer.spark.table_rows import TABLES

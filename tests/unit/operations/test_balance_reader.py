@@ -19,7 +19,7 @@ from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointe
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations import balance_reader
-from zkconsumer.operations.balance_nodes import MOST_LISTED, ack_node, loan_node, note_in, pointers_node, summary_of
+from zkconsumer.operations.balance_reader import MOST_LISTED, ack_node, loan_node, note_in, pointers_node, summary_of
 from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_snapshot import FailingMessage, GroupSnapshot, NoteSummary, PointedMessage
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot

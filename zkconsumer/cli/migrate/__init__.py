@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
-from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cli.migrate.migration_steps import MigratedGroup
 from zkconsumer.cli.source_arguments import connect_options
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import AheadPolicy, OutOfRangePolicy, Store, parse_selection

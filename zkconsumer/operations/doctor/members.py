@@ -16,9 +16,9 @@ from zkconsumer.operations.doctor.findings import (
     not_looked_at,
     our_command,
     seconds,
+    topics_problem,
     unknown,
 )
-from zkconsumer.operations.doctor.reading import topics_problem
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths

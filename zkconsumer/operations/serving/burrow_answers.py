@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.serving.api import Document
 from zkconsumer.operations.serving.burrow_rules import (
     DEFAULT_LIMITS,
     BurrowStatus,
@@ -21,7 +22,6 @@ from zkconsumer.operations.serving.burrow_rules import (
     status_of,
     status_of_group,
 )
-from zkconsumer.operations.serving.group_details import Document
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 
 OK = 200
