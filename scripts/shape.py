@@ -21,7 +21,7 @@ ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
     # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
-    "hundreds of lines of the package": 844,
+    "hundreds of lines of the package": 843,
     "files of the package": 409,
     "classes with over 15 attributes": 27,
     "classes with over 12 public methods": 34,

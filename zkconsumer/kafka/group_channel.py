@@ -73,7 +73,6 @@ _NO_SUCH_GROUP: Final = frozenset({error_codes.GROUP_ID_NOT_FOUND, error_codes.U
 
 _LEAST_GENERATION: Final = 2  # of 0.9
 _INT32_MAX: Final = 2**31 - 1
-_NO_EPOCH: Final = -1
 _UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: only the deadline ends such a wait
 
 

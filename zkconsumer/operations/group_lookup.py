@@ -153,15 +153,15 @@ def unknown_group_hint(group: str, names: Collection[str], advice: str = "") -> 
     return "" if names else "There are no groups at all."
 
 
-def similar_names(name: str, names: Collection[str], most: int = MOST_NAMES) -> list[str]:
+def similar_names(name: str, names: Collection[str]) -> list[str]:
     """Return the names that the user may have meant, the most similar one first."""
     by_small = {one.lower(): one for one in sorted(names)}
     small = name.lower()
     found = [by_small[small]] if small in by_small else []
-    found += [by_small[one] for one in difflib.get_close_matches(small, by_small, n=most, cutoff=0.7)]
+    found += [by_small[one] for one in difflib.get_close_matches(small, by_small, n=MOST_NAMES, cutoff=0.7)]
     if len(small) > 2:
         found += [one for one in sorted(names) if small in one.lower()]
-    return list(dict.fromkeys(found))[:most]
+    return list(dict.fromkeys(found))[:MOST_NAMES]
 
 
 def candidate_roots(chroot: str, children: Collection[str]) -> tuple[str, ...]:
