@@ -24,13 +24,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_reader import LiveSource

@@ -22,11 +22,11 @@ from zkconsumer.operations.assignment_forecast import Change, ForecastError, Joi
 from zkconsumer.operations.doctor.findings import Finding
 from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
+from zkconsumer.operations.group_timeline import events, rebalances
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judge, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
-from zkconsumer.operations.timeline import events, rebalances
 
 Document = Mapping[str, object]
 """A JSON object."""
