@@ -14,8 +14,7 @@ from kazoo.exceptions import NoNodeError
 from tests.cluster.member_process import QUICK, Consumed
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.operations.command_config import command_config
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.operations.snapshot_reader import LiveSource
 
 

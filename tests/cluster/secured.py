@@ -20,7 +20,7 @@ from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import client_of
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA
-from zkconsumer.devcluster.maven_access import key_store
+from zkconsumer.devcluster.maven_repository import key_store
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
 from zkconsumer.zookeeper.cluster_admin import Admin
 

@@ -14,7 +14,7 @@ from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.ports import free_port
 from zkconsumer.errors import InvalidMessageException
-from zkconsumer.kafka.batch_headers import read_head
+from zkconsumer.kafka.record_batch import read_head
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 UNREACHABLE = "broker.invalid"

@@ -18,12 +18,11 @@ from tests.cluster.in_process import client_of, live_source, offsets_of
 from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.serving.access import AccessRules, ListenAddress
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress
+from zkconsumer.operations.serving.http_server import Routes, request_of
 from zkconsumer.operations.serving.poller import Poller
-from zkconsumer.operations.serving.routes import Routes, request_of
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
-from zkconsumer.operations.snapshot_source import SnapshotSource
 
 LEVELS = {"ok": 0, "note": 1, "warn": 2, "error": 3}
 

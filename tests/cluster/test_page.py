@@ -16,10 +16,9 @@ from tests.cluster.headless_browser import Browser, browser_program
 from tests.group_snapshots import group_snapshot
 from zkconsumer.cli.serve import page_files
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.serving.access import AccessRules, ListenAddress
-from zkconsumer.operations.serving.http_server import GroupServer
+from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress
+from zkconsumer.operations.serving.http_server import GroupServer, Routes
 from zkconsumer.operations.serving.poller import Poller
-from zkconsumer.operations.serving.routes import Routes
 
 PROGRAM = browser_program()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine (Debian: apt install chromium)")

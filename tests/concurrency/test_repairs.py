@@ -66,12 +66,6 @@ def test_a_waiting_member_reconciles_all_the_same(clock: Simulation, server: Fak
     assert member.owned[tp(0)].consumed == 3
 
 
-def lose_watch(server: FakeZooKeeper, path: str) -> None:
-    """As nothing does that we know of."""
-    for kind in ("data", "child"):
-        server._watches.pop((kind, path), None)
-
-
 def foreign(number: int) -> str:
     return paths.member(GROUP, f"{GROUP}_z{number:02}")
 
@@ -87,7 +81,7 @@ def test_a_reconciliation_reads_few_registrations_in_turn(server: FakeZooKeeper)
     reconciled(member)
     # beside them: our own, the topic, our owner nodes, and the versions of our offset nodes
     assert server.operations["read"] <= registration.DOUBTED + 1 + 1 + 4 + 4
-    lose_watch(server, foreign(most - 1))
+    member.session.lose_watches(foreign(most - 1))
     server.put(foreign(most - 1), FOREIGN)
     for _ in range(3):
         reconciled(member)
@@ -98,8 +92,7 @@ def test_a_reconciliation_reads_few_registrations_in_turn(server: FakeZooKeeper)
 def test_a_lost_watch_is_made_up_for_by_the_next_reconciliation(server: FakeZooKeeper, lost: str) -> None:
     member = settled(server, "a")
     mine = paths.member(GROUP, member.consumer)
-    for path in (paths.ids(GROUP), mine, own(3), paths.topic("t")):
-        lose_watch(server, path)
+    member.session.lose_watches(paths.ids(GROUP), mine, own(3), paths.topic("t"))
     if lost == "the members":
         server.put(foreign(0), FOREIGN, ephemeral_owner=5)
     elif lost == "our registration":

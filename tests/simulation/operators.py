@@ -22,7 +22,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Process, world
 from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer import cli
-from zkconsumer.cli.offsets import stop_signals
+from zkconsumer.cli.offsets import write_report
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import snapshot_reader
@@ -105,7 +105,7 @@ class OperatorScenario(Scenario):
         self.undo_files: list[Path] = []
         self.out, self.err, self.signals = PerTask(), PerTask(), Signals()
         vars(sys).update(stdout=self.out, stderr=self.err)
-        vars(stop_signals)["signal"] = self.signals
+        vars(write_report)["signal"] = self.signals
         vars(snapshot_reader)["server_statistics"] = lambda *_: ()
 
     def choose_properties(self) -> dict[str, str | int]:

@@ -21,7 +21,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.compression import SNAPPY, ZSTD
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, StreamQueue

@@ -119,6 +119,15 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
     assert interrupted == [pytest.approx(stop.deadline.at)]
 
 
+class SessionOfThreeClients(Session):
+    """A session with a client, and with two former ones that stop."""
+
+    def __init__(self) -> None:
+        super().__init__("zk:1", timeout=4.0, on_change=lambda _: None)
+        self._client, self._connection = client, self.wire = self._make_client()
+        self._retired = [Retired(client, self.wire), Retired(client, self.wire)]
+
+
 def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
     clock: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,11 +135,9 @@ def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
     standing = Standing(clock)
     monkeypatch.setattr(server_connection, "Thread", lambda **options: StandingThread(standing, options["name"]))
     for seconds in (4.0, 0.3, 0.0):
-        session = Session("zk:1", timeout=4.0, on_change=lambda _: None)
-        session._client, session._connection = client, wire = session._make_client()
+        session = SessionOfThreeClients()
         cuts: list[float] = []
-        monkeypatch.setattr(wire, "cut", lambda cuts=cuts: cuts.append(clock.now))
-        session._retired = [Retired(client, wire), Retired(client, wire)]
+        monkeypatch.setattr(session.wire, "cut", lambda cuts=cuts: cuts.append(clock.now))
         begin = clock.now
         session.close(Deadline(seconds))
         assert clock.now - begin <= seconds + 1e-9

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from zkconsumer.config.tls import PemFile, client_context
+from zkconsumer.config.security_properties import PemFile, client_context
 from zkconsumer.errors import ConfigException
 
 UNSET = PemFile("unset", None)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.vectors.cases import Case
 from tests.vectors.test_group_protocol import with_bytes
 from zkconsumer.data_plane.fetch_response import PartitionResponse, ResponseReader, read
-from zkconsumer.kafka import fetch_request, requests
+from zkconsumer.kafka import requests
 from zkconsumer.kafka.api_schema import ApiRequest
 from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
@@ -75,7 +75,7 @@ def check_request(data: dict[str, Any], written: bytes) -> None:
         positions = [FetchPosition(*one) for one in data["positions"]]
         forgotten = [TopicPartition(*one) for one in data["forgotten"]]
         asked = FetchRequest(positions, 0.1, 1, 1 << 20, 1, 77, 5, forgotten)
-        assert fetch_request.encode(data["version"], asked, CORRELATION, CLIENT.encode()) == written
+        assert requests.encode_fetch(data["version"], asked, CORRELATION, CLIENT.encode()) == written
     else:
         assert request(data).encode(CORRELATION, CLIENT) == written
 

@@ -16,10 +16,16 @@ from zkconsumer.assignors.rocketmq import (
     MessageQueue,
     QueueAllocator,
     allocate,
-    pop_queues,
 )
 
-FILES = ("rocketmq_",)
+FILES = (
+    "rocketmq_avg",
+    "rocketmq_avg_by_circle",
+    "rocketmq_config_machine_room",
+    "rocketmq_consistent_hash",
+    "rocketmq_consistent_hash_params",
+    "rocketmq_machine_room_nearby",
+)
 
 HASHES = {
     None: md5_hash,
@@ -56,10 +62,7 @@ def answer(data: dict[str, Any]) -> list[list[object]] | None:
     if data["strategy"] == "CONFIG":  # returns its parameter; ours is a table with checks and has its own tests
         configured: list[list[object]] | None = params["messageQueueList"]
         return configured
-    if data["strategy"] == "POP_SHARE":
-        share = pop_queues(strategy(params["inner"], params), current, queues, clients, params["popShareQueueNum"])
-    else:
-        share = allocate(strategy(data["strategy"], params), current, queues, clients or ())
+    share = allocate(strategy(data["strategy"], params), current, queues, clients or ())
     return [list(queue) for queue in share]
 
 

@@ -93,25 +93,3 @@ class AverageByCircleAssignor(QueueAllocator):
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """Return the queues of each client, in the order of the clients."""
         return [list(queues[position :: len(clients)]) for position in range(len(clients))]
-
-
-def pop_queues(
-    strategy: QueueAllocator, current: str, queues: Sequence[MessageQueue], clients: Sequence[str], extra: int
-) -> list[MessageQueue]:
-    """Return the queues that a client may pop from, as RocketMQ 5's broker does. Clients share queues there.
-
-    ``extra`` is ``popShareQueueNum``, the number of further clients for each queue. If it is not positive, or at least
-    the number of other clients, a client gets all queues, with the number -1 ("any of this broker"). With more clients
-    than queues, each gets one queue, cyclically. ``strategy`` is one of the averages. Raises AssignmentError as
-    :func:`allocate` does.
-    """
-    if extra <= 0 or extra >= len(clients) - 1:
-        return [queue._replace(number=-1) for queue in queues]
-    if len(clients) > len(queues):
-        own = allocate(strategy, current, queues, clients)
-        return [queues[clients.index(current) % len(queues)]] if current in clients else own
-    if current not in clients:
-        return allocate(strategy, current, queues, clients)
-    first = clients.index(current)
-    sharing = [clients[(first + step) % len(clients)] for step in range(extra + 1)]
-    return [queue for client in sharing for queue in allocate(strategy, client, queues, clients)]

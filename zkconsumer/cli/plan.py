@@ -21,7 +21,7 @@ from zkconsumer.operations.assignment_forecast import (
     forecast,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.registrations_file import read_registrations
+from zkconsumer.operations.snapshot_file import read_registrations
 
 NAME = "plan"
 HELP = "say what would move if members join or leave, or partitions or the strategy change"

@@ -16,10 +16,9 @@ from types import FrameType
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.serving.access import AccessRules, checked_token, listen_address
-from zkconsumer.operations.serving.http_server import GroupServer
+from zkconsumer.operations.serving.bounded_http import AccessRules, checked_token, listen_address
+from zkconsumer.operations.serving.http_server import GroupServer, Routes
 from zkconsumer.operations.serving.poller import Poller
-from zkconsumer.operations.serving.routes import Routes
 
 NAME = "serve"
 HELP = "a page, Prometheus metrics and Burrow's paths about groups, over HTTP"

@@ -10,9 +10,8 @@ from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.cli.tables import printable
 from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_file import FileSource, format_snapshot, write_snapshots
-from zkconsumer.operations.snapshot_source import SnapshotSource
 
 NAME = "snapshot"
 HELP = "write everything about a group to a file, which other commands read"

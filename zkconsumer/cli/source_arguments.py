@@ -15,14 +15,12 @@ from datetime import UTC, datetime, timedelta
 from time import time
 
 from zkconsumer.cli.tables import printable
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.command_config import command_config, read_properties
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
-from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _LONGEST_MS = 24 * 3600 * 1000
 _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)

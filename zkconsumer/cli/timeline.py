@@ -1,6 +1,6 @@
 """``zkconsumer timeline``: the changes of a group in the order of ZooKeeper's transactions, and its rebalances.
 
-Runs in the main thread. ``operations.timeline`` makes the events of snapshots, ``operations.timeline_watch`` follows.
+Runs in the main thread. ``group_timeline`` of ``operations`` makes the events of snapshots, ``timeline_watch`` follows.
 Each event is a line. Neighbours of one kind and one thread share a line. A rebalance ends with a line that sums it up.
 An unknown value is a dash, or a bound: ``<=0x1f`` is a transaction not after 0x1f. Names come from nodes, so control
 characters in them are written as escapes.
@@ -25,7 +25,15 @@ from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.timeline import CAUSES, EventKind, Rebalance, TimelineEvent, cause_text, events, rebalances
+from zkconsumer.operations.group_timeline import (
+    CAUSES,
+    EventKind,
+    Rebalance,
+    TimelineEvent,
+    cause_text,
+    events,
+    rebalances,
+)
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
 
 NAME = "timeline"

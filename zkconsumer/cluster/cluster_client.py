@@ -4,16 +4,24 @@ Everything that asks a cluster without being a member has a :class:`ClusterClien
 questions about topics, a query of Spark. Members take only the functions that make a session or a channel. A connection
 opens when it is first needed. Without ``zookeeper.connect`` there is no session. Brokers are found by
 ``bootstrap.servers``, else through ZooKeeper.
+
+:func:`command_config` makes the configuration of a command from its options and the file of ``--command-config``. Any
+thread may call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.config_definition import closest_name, keys_of
+from zkconsumer.config.java_properties import parse_properties
+from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
@@ -34,7 +42,58 @@ from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.offset_client import OffsetClient
+    from zkconsumer.kafka.coordinator_search import OffsetClient
+
+
+_CLIENT_ID = "zkconsumer-operations"
+_TAKEN = (
+    *("client.id", "broker.address.map", "zookeeper.session.timeout.ms", "zookeeper.connect", "bootstrap.servers"),
+    *keys_of(SecurityConfig),
+)
+"""The properties of a command's configuration file that have an effect."""
+
+
+def command_config(
+    zookeeper: str | None, bootstrap: str | None, properties: Mapping[str, str] = {}
+) -> tuple[ConsumerConfig, tuple[str, ...]]:
+    """Return the configuration of a command's connections, and warnings for misspelt properties.
+
+    Arguments: ``zookeeper`` and ``bootstrap`` are the command's own options, or None; ``properties`` are those of
+    ``--command-config``, which may be a file for a member or for a Java tool. Its addresses count if the command names
+    none. Raises ConfigException.
+    """
+    taken = {name: properties[name] for name in _TAKEN if properties.get(name)}
+    if zookeeper or bootstrap:
+        taken.pop("zookeeper.connect", None)
+        taken.pop("bootstrap.servers", None)
+    taken |= {name: text for name, text in (("zookeeper.connect", zookeeper), ("bootstrap.servers", bootstrap)) if text}
+    if "zookeeper.connect" not in taken and "bootstrap.servers" not in taken:
+        raise ConfigException("--zookeeper", "is missing: name ZooKeeper, or brokers with --bootstrap-server, or both")
+    by_brokers = {"group.coordination": "kafka"} if "bootstrap.servers" in taken else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some texts name a member's properties that do not matter here
+        config = ConsumerConfig({"client.id": _CLIENT_ID, **taken, **by_brokers, "group.id": _CLIENT_ID})
+    return config, tuple(_misspelt(properties))
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """Return the properties in a Java properties file. Raises ConfigException that names the file."""
+    try:
+        return parse_properties(Path(path).read_bytes().decode("iso-8859-1"))
+    except (OSError, ValueError) as error:
+        raise ConfigException(path, str(error)) from None
+
+
+def _misspelt(properties: Mapping[str, str]) -> list[str]:
+    """Return warnings for unknown properties that look like one of security. Values are not shown."""
+    known, security = keys_of(ConsumerConfig), keys_of(SecurityConfig)
+    found = []
+    for name in properties:
+        meant = closest_name(name, known) if name not in known else None
+        if meant in security:
+            found.append(f"unknown property {name!r} has no effect; did you mean {meant!r}?")
+    return found
+
 
 CLOSE_WITHIN = 2.0
 """Seconds for the end of a session."""
@@ -310,8 +369,7 @@ class ClusterClient:
 
         Arguments: ``brokers`` and ``offsets_only`` as for :class:`CoordinatorSearch`.
         """
-        from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-        from zkconsumer.kafka.offset_client import OffsetClient
+        from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
 
         search = CoordinatorSearch(group, brokers or self.brokers, self.channels, offsets_only=offsets_only)
         return OffsetClient(search)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from zkconsumer.config.secrets import NOT_SHOWN, OWN_PROPERTIES, address_may_hold_credentials
+from zkconsumer.config.config_definition import NOT_SHOWN, OWN_PROPERTIES, address_may_hold_credentials
 from zkconsumer.errors import ConfigException
 
 _HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,=@]+)"

@@ -24,15 +24,18 @@ from zkconsumer.config.addresses import (
 from zkconsumer.config.assignment_properties import AssignmentConfig, check_placement
 from zkconsumer.config.config_definition import (
     ALIASES,
+    HIDDEN,
     ConfigKey,
     Value,
     advice_on_unknown,
     boolean,
     choice,
     integer,
+    is_secret,
     is_unused,
     keys_of,
     legal_name,
+    looks_secret,
     node_name,
     not_empty,
     same_as,
@@ -46,7 +49,6 @@ from zkconsumer.config.coordination_properties import (
     ineffective_properties,
 )
 from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
 from zkconsumer.errors import ConfigException, UnknownKeywordError
 

@@ -14,12 +14,11 @@ from zkconsumer.devcluster.cluster_errors import (
 )
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory
-from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
 from zkconsumer.devcluster.jars import pyspark_jars, resolve
 from zkconsumer.devcluster.java_home import java, java_home_for_spark
 from zkconsumer.devcluster.kafka_server import EmbeddedKafka, kafka_coordinates, kafka_jars
 from zkconsumer.devcluster.server_process import ServerProcess
-from zkconsumer.devcluster.zookeeper_server import EmbeddedZooKeeper
+from zkconsumer.devcluster.zookeeper_server import EmbeddedZooKeeper, EnsembleServer, ZooKeeperEnsemble
 
 __all__ = [
     "DevCluster",

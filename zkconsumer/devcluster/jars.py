@@ -25,12 +25,11 @@ from pathlib import Path
 from time import monotonic
 from xml.sax.saxutils import quoteattr
 
-from zkconsumer.devcluster import checksums
-from zkconsumer.devcluster.checksums import Checksum
+from zkconsumer.devcluster import maven_repository
 from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.devcluster.download_cache import cache_directory, locked
 from zkconsumer.devcluster.java_home import is_bundled, java
-from zkconsumer.devcluster.maven_access import proxy_options, repository_settings, trust_options
+from zkconsumer.devcluster.maven_repository import Checksum, proxy_options, repository_settings, trust_options
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.runtime.deadline import Deadline
 
@@ -96,13 +95,13 @@ def resolve(
                     known = _resolve_into(target, coordinates, excluded, report, deadline)
         except TimeoutError as late:
             raise JarResolutionError(f"{' '.join(coordinates)}: {late}") from late
-    checksums.verify(target, known)
+    maven_repository.verify(target, known)
     return [target / name for name in sorted(known)]
 
 
 def _known(target: Path) -> Mapping[str, Checksum] | None:
     """Return the jars of a cached directory with their checksums. None if the directory or a checksum is missing."""
-    return checksums.expected(target) if target.is_dir() else None
+    return maven_repository.expected(target) if target.is_dir() else None
 
 
 def directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
@@ -167,7 +166,7 @@ def _resolve_into(
             said = "\n".join(tail or ["it brought no jars"])
             raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
         known = _gather(work / "maven", work / "jars", deadline)
-        checksums.verify(work / "jars", known)
+        maven_repository.verify(work / "jars", known)
         _share_disk(work / "jars", cache_directory() / "ivy")
         if target.is_dir():  # an older release made the directory without checksums, or someone changed it
             target.rename(work / "replaced")
@@ -188,11 +187,13 @@ def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksu
             raise JarResolutionError(f"{places[name]} and {path} have the same file name")
         places[name] = path
         jar.rename(jars / name)
-    report = {path: jars / name for name, path in places.items() if name not in checksums.pinned()}
+    report = {path: jars / name for name, path in places.items() if name not in maven_repository.pinned()}
     if report:
-        told = checksums.published(report, deadline)
-        (jars / checksums.RECORD).write_text(checksums.render({Path(path).name: told[path] for path in report}))
-    return checksums.expected(jars) or {}
+        told = maven_repository.published(report, deadline)
+        (jars / maven_repository.RECORD).write_text(
+            maven_repository.render({Path(path).name: told[path] for path in report})
+        )
+    return maven_repository.expected(jars) or {}
 
 
 class _IvyLines:

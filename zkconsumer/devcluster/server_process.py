@@ -236,9 +236,9 @@ class ServerProcess:
         """The file with the server's output."""
         return self.directory / "server.log"
 
-    def log_tail(self, lines: int = _TAIL_LINES) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the log."""
-        return tail(self.log, lines)
+        return tail(self.log, _TAIL_LINES)
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
         """Start the server unless it runs, and return once it is ready.

@@ -1,6 +1,8 @@
-"""A real ZooKeeper server on the loopback interface.
+"""A real ZooKeeper server on the loopback interface, and an ensemble of such servers.
 
-The server is the one inside PySpark's jars, or any version from Maven. One thread at a time may use it.
+A server is the one inside PySpark's jars, or any version from Maven. Tests that stop or kill a server use an ensemble.
+Servers keep their ports and data, so a stopped or killed server can start again and joins the others. One thread at a
+time may use a server or an ensemble. Neither starts a thread.
 """
 
 from __future__ import annotations
@@ -8,14 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from time import sleep
+from typing import Self, Unpack
 
+from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
-from zkconsumer.devcluster.ports import LOOPBACK
-from zkconsumer.devcluster.server_process import ProcessOptions, ServerProcess, log4j_options, write_properties
+from zkconsumer.devcluster.ports import LOOPBACK, free_port
+from zkconsumer.devcluster.server_process import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    ProcessOptions,
+    ServerProcess,
+    as_deadline,
+    log4j_options,
+    write_properties,
+)
 from zkconsumer.runtime.deadline import Deadline
 
 DEFAULT_TICK_MS = 2000
@@ -114,3 +126,165 @@ class EmbeddedZooKeeper(ServerProcess):
         return "Mode: " in four_letter_word("srvr", port, deadline) and (
             f"dataDir={self.directory / 'data'}" in four_letter_word("conf", port, deadline)
         )
+
+
+_TRIES = 3
+_TRY_S = 20.0
+_POLL_S = 0.05
+
+
+class EnsembleServer(EmbeddedZooKeeper):
+    """One server of an ensemble. It is ready once it answers, even before there is a quorum."""
+
+    kind = "zookeeper"
+
+    def __init__(
+        self, number: int, *, port: int, tick_ms: int, properties: Mapping[str, object], options: Sequence[str]
+    ) -> None:
+        """Arguments: ``number`` is its id in the ensemble, from 1; ``properties`` name all servers."""
+        super().__init__(port=port, tick_ms=tick_ms, properties=properties, java_options=options, heap_mb=96)
+        self.number = number
+
+    def _configure(self, directory: Path, port: int) -> Sequence[str]:
+        data = directory / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(f"{self.number}\n")
+        return super()._configure(directory, port)
+
+    def _is_ready(self, deadline: Deadline) -> bool:
+        return bool(self.ask("srvr", deadline.bounded(1.0)))
+
+    @property
+    def mode(self) -> str:
+        """``leader``, ``follower`` or ``read-only``; empty if it does not serve."""
+        lines = self.ask("srvr").splitlines() if self.running else []
+        return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), "")
+
+
+class ZooKeeperEnsemble:
+    """An ensemble, by default of three servers. It serves while more than half of them run.
+
+    ::
+
+        with ZooKeeperEnsemble() as ensemble:
+            ensemble.leader.kill()
+            ensemble.wait_for_leader()
+
+    All servers end with the ``with`` block, and also when this process ends in any other way.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        tick_ms: int = DEFAULT_TICK_MS,
+        properties: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        """Arguments: ``size``, the number of servers; the others as in ``EmbeddedZooKeeper``. Raises: ValueError."""
+        if size < 1:
+            raise ValueError("an ensemble needs at least one server")
+        self._size = size
+        self._tick_ms = tick_ms
+        self._properties = dict(properties or {})
+        self._java_options = tuple(java_options)
+        self.servers: tuple[EnsembleServer, ...] = ()
+
+    @property
+    def connect(self) -> str:
+        """All servers, as in ``zookeeper.connect``. Raises: RuntimeError before ``start``."""
+        if not self.servers:
+            raise RuntimeError("the ensemble is not started")
+        return ",".join(server.connect for server in self.servers)
+
+    @property
+    def leader(self) -> EnsembleServer:
+        """The server that leads now. Raises: RuntimeError if none does."""
+        found = self._leader()
+        if found is None:
+            raise RuntimeError("no server of the ensemble leads: there is no quorum, or an election is going on")
+        return found
+
+    def _leader(self) -> EnsembleServer | None:
+        # the mode of a single server is standalone
+        return next((server for server in self.servers if server.mode in ("leader", "standalone")), None)
+
+    @property
+    def followers(self) -> tuple[EnsembleServer, ...]:
+        """The servers that follow the leader now."""
+        return tuple(server for server in self.servers if server.mode == "follower")
+
+    def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
+        """Start the servers that do not run, and return once all of them serve.
+
+        Raises: ServerStartError with the tail of a log, JavaNotFoundError, MissingExtraError.
+        """
+        deadline = as_deadline(deadline)
+        for attempt in range(_TRIES):
+            fresh = not self.servers
+            if fresh:
+                self.servers = self._make()
+            try:
+                self._start(deadline if not fresh else Deadline(deadline.bounded(_TRY_S)))
+            except BaseException as failure:
+                if not fresh or not isinstance(failure, ServerStartError) or attempt == _TRIES - 1:
+                    if fresh:
+                        self.close()
+                    raise
+                self.close()  # another program may have taken one of the ports
+            else:
+                break
+        return self
+
+    def _start(self, deadline: Deadline) -> None:
+        for server in self.servers:
+            server.start(deadline)
+        while not all(server.mode for server in self.servers):
+            if deadline.expired:
+                tails = "\n".join(server.log_tail() for server in self.servers)
+                raise ServerStartError(f"the ensemble was not ready in time:\n{tails}")
+            sleep(deadline.bounded(_POLL_S))
+
+    def _make(self) -> tuple[EnsembleServer, ...]:
+        ports = _distinct_ports()
+        numbers = range(1, self._size + 1)
+        lines = {f"server.{number}": f"{LOOPBACK}:{next(ports)}:{next(ports)}" for number in numbers}
+        properties = {**(lines if self._size > 1 else {}), **self._properties}
+        return tuple(
+            EnsembleServer(
+                number, port=next(ports), tick_ms=self._tick_ms, properties=properties, options=self._java_options
+            )
+            for number in numbers
+        )
+
+    def wait_for_leader(self, deadline: Deadline | float = START_TIMEOUT_S) -> EnsembleServer:
+        """Wait for the end of an election and return the leader. Raises: ServerStartError."""
+        deadline = as_deadline(deadline)
+        while (found := self._leader()) is None:
+            if deadline.expired:
+                raise ServerStartError("the ensemble elected no leader in time")
+            sleep(deadline.bounded(_POLL_S))
+        return found
+
+    def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
+        """Stop every server and remove its data. May be called again; ``start`` makes a new ensemble."""
+        deadline = as_deadline(deadline)
+        with contextlib.ExitStack() as last:  # a failed step does not prevent the others
+            for server in self.servers:
+                last.callback(server.close, deadline)
+            self.servers = ()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _distinct_ports() -> Iterator[int]:
+    given: set[int] = set()
+    while True:
+        port = free_port()
+        if port not in given:
+            given.add(port)
+            yield port

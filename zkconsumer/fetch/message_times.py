@@ -12,7 +12,7 @@ from typing import Any
 from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

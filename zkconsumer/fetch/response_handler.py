@@ -16,7 +16,7 @@ from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.message_set_extent import (
+from zkconsumer.kafka.message_set import (
     EPOCH_AT,
     EPOCH_END,
     NO_END,

@@ -9,7 +9,7 @@ from zkconsumer.data_plane.fetch_response import FetchResponse, PartitionRespons
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import EARLIEST, LATEST, BrokerChannel, Security
 from zkconsumer.kafka.channel_security import channel_security
-from zkconsumer.kafka.endpoints import choose_endpoint
+from zkconsumer.kafka.connection import choose_endpoint
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchPosition, FetchRequest, ListedOffset
 

@@ -3,27 +3,218 @@
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
-Batches of format 2 are read many at a time: by compiled code (``native_columns``), or by vector operations
+Batches of format 2 are read many at a time: by compiled code (:class:`NativeColumns`), or by vector operations
 (``numpy_columns``) in an installation without it. Without compiled code and numpy, with headers, for older formats and
 for strange bytes, a loop reads record after record. A thousand of them at a time become one Arrow array a column. All
 ways give the same columns, byte for byte. The arrays are joined when there are enough rows.
+
+``pyarrow.array`` and ``pyarrow.scalar`` import pandas where pandas is installed. That takes up to 2 s of CPU time and
+40 MB once per process. So :func:`numbers` and the functions beside it fill the buffers of an array themselves.
+
+The memory of columns comes from pyarrow's pool, which uses memory again that users have let go of. Fresh memory from
+the system costs more than filling it.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, partial
-from itertools import islice
+from functools import cache, lru_cache, partial
+from itertools import accumulate, islice
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from zkconsumer.data_plane import COMPILED
+from zkconsumer.data_plane.columns import SMALLEST_RECORD, ColumnMemory, RowScanner
 from zkconsumer.errors import UnreadableMessageError
-from zkconsumer.kafka import native_columns
-from zkconsumer.kafka.arrow_arrays import binaries, constant, numbers
-from zkconsumer.kafka.record_batch import FROM_ANYWHERE, LARGEST_MS, RecordBatch, StrangeBytesError, block
+from zkconsumer.kafka.record_batch import FROM_ANYWHERE, LARGEST_MS, Block, RecordBatch, StrangeBytesError, block
 from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.record_batch import Block
+
+
+_KEPT_ARRAYS = 12
+_KEPT_BYTES = 1024 * 1024  # of each array: many long names must not stay in memory
+_INT = Struct("=i").pack
+_ENDS = Struct("=ii").pack
+
+
+def numbers(values: Sequence[int | None], kind: Any) -> Any:
+    """Return numbers as an Arrow array; None becomes null.
+
+    Arguments: ``kind`` is an Arrow type of 32 or 64 bits. Raises OverflowError for a number with more bits.
+    """
+    import pyarrow as pa
+
+    content = array("i" if kind.bit_width == 32 else "q", [0 if value is None else value for value in values])
+    valid = _valid(values) if None in values else None
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(content)])
+
+
+def binaries(values: Sequence[bytes | None], kind: Any) -> Any:
+    """Return byte strings as an Arrow array; None becomes null.
+
+    Arguments: ``kind`` is ``pyarrow.binary()``, or ``pyarrow.string()`` for text in UTF-8. Raises OverflowError for
+    more than 2 GB.
+    """
+    import pyarrow as pa
+
+    present = [value or b"" for value in values]
+    ends = array("i", accumulate(map(len, present), initial=0))
+    valid = _valid(values) if None in values else None
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(present))])
+
+
+def _valid(values: Collection[object]) -> Any:
+    """Return the bits that tell which values are not None, the first one lowest, as Arrow has them."""
+    import pyarrow as pa
+
+    bits = "".join(["0" if value is None else "1" for value in values])[::-1]
+    return pa.py_buffer(int(bits, 2).to_bytes(-(-len(bits) // 8), "little"))
+
+
+def constant(value: int | str, count: int) -> Any:
+    """Return ``count`` times the same text, or number of 32 bits, as an Arrow array.
+
+    The array is a slice of one that is kept for a while, at most 12 MB in all. Filling new memory for each batch would
+    cost as much as copying a short value for each row.
+    """
+    import pyarrow as pa
+
+    rows = 1 << max(0, count - 1).bit_length()
+    width = 4 + len(value) if isinstance(value, str) else 4
+    if count == 0 or rows * width > _KEPT_BYTES:
+        return pa.repeat(_scalar(value), count)
+    return _kept(value, rows).slice(0, count)
+
+
+@lru_cache(_KEPT_ARRAYS)
+def _kept(value: int | str, count: int) -> Any:
+    """Arguments: ``count`` is a power of two. So a read of many sizes keeps few arrays of a value."""
+    import pyarrow as pa
+
+    return pa.repeat(_scalar(value), count)
+
+
+def _scalar(value: int | str) -> Any:
+    """Return an Arrow scalar."""
+    import pyarrow as pa
+
+    if isinstance(value, str):
+        text = value.encode()
+        content = [None, pa.py_buffer(_ENDS(0, len(text))), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.string(), 1, content)[0]
+    return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT(value))])[0]
+
+
+AVAILABLE: Final[bool] = COMPILED
+
+_LARGEST = 2**31 - 1
+
+
+class NativeColumns:
+    """The rows of some blocks. Arguments: ``names`` are the columns that may be asked for.
+
+    Raises: StrangeBytesError, also for more than 2 GB, which binary columns cannot have.
+    """
+
+    def __init__(self, blocks: Sequence[Block], names: Collection[str]) -> None:
+        size = sum([len(block.data) for block in blocks])
+        # the number of records is not believed: memory is taken for as many as the bytes can hold
+        if size > _LARGEST or any(not 0 < one.total * SMALLEST_RECORD <= len(one.data) for one in blocks):
+            raise StrangeBytesError
+        most = sum([block.total for block in blocks])
+        content = size - SMALLEST_RECORD * most  # keys and values have no more bytes together
+        self._buffers = _buffers(most, content if "key" in names else 0, content if "value" in names else 0)
+        scanner = RowScanner(_views(self._buffers), "key" in names, "value" in names)
+        self._kinds = [(int(block.append_time is not None), _scanned(scanner, block)) for block in blocks]
+        self.row_count, *self._sizes = scanner.totals()
+        self._nulls = scanner.nulls()
+
+    def column(self, name: str) -> Any:
+        """Return one column as an Arrow array, once."""
+        import pyarrow as pa
+
+        if name == "key":
+            return self._binary(self._buffers.key_ends, self._buffers.keys, 0, self._buffers.valid_keys)
+        if name == "value":
+            return self._binary(self._buffers.value_ends, self._buffers.values, 1, self._buffers.valid_values)
+        if name == "timestampType":
+            return self._timestamp_types()
+        if name == "offset":
+            return pa.Array.from_buffers(pa.int64(), self.row_count, [None, self._buffers.offsets])
+        nulls = self._nulls[2]
+        buffers = [self._buffers.valid_timestamps if nulls else None, self._buffers.timestamps]
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), self.row_count, buffers, nulls)
+
+    def _binary(self, ends: Any, content: Any, which: int, valid: Any) -> Any:
+        import pyarrow as pa
+
+        nulls = self._nulls[which]
+        if nulls == self.row_count:
+            return pa.nulls(nulls, pa.binary())
+        content.resize(self._sizes[which], shrink_to_fit=True)  # there are no views of it any more
+        return pa.Array.from_buffers(pa.binary(), self.row_count, [valid if nulls else None, ends, content], nulls)
+
+    def _timestamp_types(self) -> Any:
+        """A batch has one kind of timestamp."""
+        import pyarrow as pa
+
+        kinds = [kind for kind, _ in self._kinds]
+        if kinds.count(kinds[0]) == len(kinds):
+            return constant(kinds[0], self.row_count)
+        return pa.concat_arrays([constant(kind, count) for kind, count in self._kinds])
+
+
+def _scanned(scanner: RowScanner, block: Block) -> int:
+    """Return the number of rows that a block adds. Raises: StrangeBytesError."""
+    before = scanner.totals()[0]
+    time = block.append_time
+    if not scanner.scan(
+        block.data,
+        block.total,
+        block.base_offset,
+        block.last_offset,
+        block.first_timestamp,
+        time or 0,
+        time is not None,
+        block.first,
+        block.end,
+    ):
+        raise StrangeBytesError
+    return scanner.totals()[0] - before
+
+
+def _buffers(rows: int, keys: int, values: int) -> ColumnMemory:
+    """Return memory for so many rows and bytes; that of keys and values can be made smaller."""
+    import pyarrow as pa
+
+    allocate, bits = pa.allocate_buffer, -(-rows // 8)
+    return ColumnMemory(
+        allocate(8 * rows),
+        allocate(8 * rows),
+        allocate(4 * rows + 4),
+        allocate(4 * rows + 4),
+        allocate(keys, resizable=True),
+        allocate(values, resizable=True),
+        allocate(bits),
+        allocate(bits),
+        allocate(bits),
+    )
+
+
+def _views(buffers: ColumnMemory) -> ColumnMemory:
+    """Return the buffers as numbers of their kinds, with all bits set."""
+    found = ColumnMemory(*(_view(buffer, kind) for buffer, kind in zip(buffers, "qqiiBBBBB", strict=True)))
+    for bits in found[6:]:
+        bits[:] = b"\xff" * len(bits)
+    return found
+
+
+def _view(buffer: Any, kind: str) -> memoryview:
+    return memoryview(buffer).cast("B").cast(kind)  # type: ignore[call-overload, no-any-return]
+
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -99,8 +290,8 @@ class RowsOfBlocks(Protocol):
 
 def _reader_of_blocks(names: Collection[str]) -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
     """Return the quickest way to read many records at once, None if there is no such way."""
-    if native_columns.AVAILABLE:
-        return partial(native_columns.NativeColumns, names=names)
+    if AVAILABLE:
+        return partial(NativeColumns, names=names)
     from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
 
     return numpy_columns.read_fields if numpy_columns.AVAILABLE else None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.data_plane.fetch_response import FetchResponse, Receive, ResponseReader, read, receive_bounded
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, requests
+from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema
 from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from zkconsumer.kafka.connection import Connection, PeerClosedError
@@ -238,7 +238,7 @@ class BrokerChannel:
             correlation_id = self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         else:
             correlation_id = self._next(deadline)
-        data = fetch_request.encode(version, request, correlation_id, self._client_name)
+        data = requests.encode_fetch(version, request, correlation_id, self._client_name)
         positions, max_wait, _, max_bytes, _, _, epoch, _ = request
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(positions) + (self._named if epoch > 0 else 0)

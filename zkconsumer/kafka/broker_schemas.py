@@ -1,7 +1,7 @@
 """Schemas of the requests that every broker answers, whether it coordinates a group or not. Pure.
 
 Versions later than ``highest`` give a consumer of registered brokers (0.8 to 3.9) nothing that it uses.
-``fetch_request.py`` and ``data_plane/fetch_response.py`` write and read a fetch without its schema, because it is the
+``requests.py`` and ``data_plane/fetch_response.py`` write and read a fetch without its schema, because it is the
 hot path.
 """
 

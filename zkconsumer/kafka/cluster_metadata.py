@@ -16,7 +16,7 @@ from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.api_schema import Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.broker_schemas import METADATA
-from zkconsumer.kafka.endpoints import choose_endpoint
+from zkconsumer.kafka.connection import choose_endpoint
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

@@ -1,15 +1,23 @@
-"""Finds a group's coordinator: asks the least loaded broker, then the next, until one knows.
+"""Finds a group's coordinator, and reads and writes the group's offsets there, on brokers from 0.8.2 to 3.9.
 
-Called by one thread; any may ``close`` it, and a waiting search raises. Mirrors the Java consumer's
-``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which we know its broker, by our
-address map and listener. The address in the response is used only if we do not know the broker.
+The search asks the least loaded broker, then the next, until one knows. Called by one thread; any may ``close`` it, and
+a waiting search raises. Mirrors the Java consumer's ``lookupCoordinator``. Differs on purpose: the coordinator is
+reached at the address at which we know its broker, by our address map and listener. The address in the response is used
+only if we do not know the broker.
+
+:class:`OffsetClient` mirrors the original's part of ``ZookeeperConsumerConnector`` and ``ClientUtils``. Differs on
+purpose: the original searches for the coordinator without an end, takes the error of a partition for "no offset", and
+since 0.10.2 ignores an error of the whole response.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -20,8 +28,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel
-from zkconsumer.kafka.group_channel import GroupChannel
-from zkconsumer.model import Endpoint
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.kafka.group_schemas import OffsetAndMetadata
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -151,3 +160,61 @@ class CoordinatorSearch:
         if known is None and self._offsets_only:
             raise BrokerUnavailableError(f"broker {found.broker_id}, which coordinates, is not registered in ZooKeeper")
         return self.connect(known or found, deadline)
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class OffsetClient:
+    """The offsets of one group in Kafka.
+
+    Each call is one try; the caller repeats it. The client searches for the coordinator at the first call, and again
+    after the coordinator failed or moved. One thread calls; any thread may close, and a waiting call raises.
+
+    Arguments: ``search`` belongs to this client alone.
+    """
+
+    def __init__(self, search: CoordinatorSearch) -> None:
+        self.group = search.group
+        self._search = search
+        self._coordinator: GroupChannel | None = None
+
+    def fetch(
+        self, partitions: Collection[TopicPartition] | None, deadline: Deadline
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the stored offsets of these partitions, or of all (None, from 0.10.2 on).
+
+        A partition without an offset is left out. Raises BrokerError if the offset of any partition is unknown.
+        """
+        stored = self.ask(lambda coordinator: coordinator.offsets(self.group, partitions, deadline), deadline)
+        for tp, one in stored.items():
+            if one.error:
+                raise error_codes.error(one.error, f"the offset of {tp} in group {self.group!r}")
+        return {tp: one for tp, one in stored.items() if one.offset >= 0}
+
+    def commit(
+        self, who: Membership, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+    ) -> dict[TopicPartition, BrokerResponseError]:
+        """Write offsets in one request. Returns the partitions that the coordinator refused. Raises BrokerError."""
+        codes = self.ask(lambda coordinator: coordinator.commit(who, offsets, deadline), deadline)
+        asked = f"an offset commit of group {self.group!r}"
+        return {tp: error_codes.error(code, asked) for tp, code in codes.items() if code}
+
+    def ask(self, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
+        """Put a question to the coordinator, and forget a coordinator that cannot answer it. Raises BrokerError."""
+        coordinator = self._coordinator = self._coordinator or self._search.find(deadline)
+        try:
+            return question(coordinator)
+        except BrokerError as e:
+            # after any error but a response of the coordinator itself the connection is of no use
+            if not isinstance(e, BrokerResponseError) or action_for(e) is ErrorAction.FIND_COORDINATOR:
+                log.info("broker %d is not (or no longer) taken for the coordinator", coordinator.endpoint.broker_id)
+                self._coordinator = None
+                self._search.discard(coordinator)
+            raise
+
+    def close(self) -> None:
+        """Close all connections, for good."""
+        self._search.close()

@@ -20,9 +20,23 @@ from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema, Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
-from zkconsumer.kafka.group_responses import (
+from zkconsumer.kafka.group_schemas import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
     OF_0_8,
     OF_0_9,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    OFFSET_MESSAGES,
+    SYNC_GROUP,
+    TOOL_MESSAGES,
     AssignedGroup,
     AssignedMember,
     DescribedMember,
@@ -33,22 +47,6 @@ from zkconsumer.kafka.group_responses import (
     OffsetAndMetadata,
     Versions,
     negotiated_versions,
-)
-from zkconsumer.kafka.group_schemas import (
-    CONSUMER_GROUP_DESCRIBE,
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    FIND_COORDINATOR,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    LIST_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_DELETE,
-    OFFSET_FETCH,
-    OFFSET_MESSAGES,
-    SYNC_GROUP,
-    TOOL_MESSAGES,
 )
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -75,7 +73,6 @@ _NO_SUCH_GROUP: Final = frozenset({error_codes.GROUP_ID_NOT_FOUND, error_codes.U
 
 _LEAST_GENERATION: Final = 2  # of 0.9
 _INT32_MAX: Final = 2**31 - 1
-_NO_EPOCH: Final = -1
 _UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: only the deadline ends such a wait
 
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from zkconsumer.data_plane.records import Record
-from zkconsumer.kafka.batch_headers import CODEC, LARGEST_OFFSET, MalformedSetError
 from zkconsumer.kafka.compression import Expansion, decompress
-from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
+from zkconsumer.kafka.record_batch import CODEC, DECODED_BYTES, LARGEST_OFFSET, MalformedSetError, RecordBatch
 
 _MADE_TOGETHER = 256  # messages of a wrapper
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold

@@ -177,7 +177,7 @@ def timestamp_array(milliseconds: Any) -> Any:
 
 
 def _numbers(values: Any, kind: Any, null: Any = None) -> Any:
-    """Return a vector as an Arrow array. ``pyarrow.array`` would import pandas (see ``arrow_arrays``).
+    """Return a vector as an Arrow array. ``pyarrow.array`` would import pandas (see ``arrow_columns.numbers``).
 
     Arguments: ``kind`` is an Arrow type of the vector's width; ``null`` marks the values that become null, if given.
     """

@@ -34,9 +34,8 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
 from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
-from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import NO_POINTERS
 from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore

@@ -30,11 +30,11 @@ from zkconsumer.errors import (
 from zkconsumer.fetch.message_times import message_times
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen
+from zkconsumer.kafka.coordinator_search import OffsetClient
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
-from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, OffsetAndMetadata
-from zkconsumer.kafka.offset_client import OffsetClient
+from zkconsumer.kafka.group_schemas import DescribedMember, ListedGroup, OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.operations.balance_nodes import note_in
+from zkconsumer.operations.balance_reader import note_in
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,

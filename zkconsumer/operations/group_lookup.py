@@ -1,17 +1,92 @@
 """Finds the group that a command names, or says what the user probably meant: another name, or another chroot.
 
-The texts are pure; :func:`require_group` asks its source, in the caller's thread.
+:func:`require_group` asks its source, in the caller's thread. :func:`chroot_advice` looks below other paths of a
+ZooKeeper for the brokers and a group that are not below the given chroot. It only reads, and only some hundred nodes.
+The texts are pure.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from zkconsumer.cluster import cluster_client
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.config.addresses import format_connect
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import BrokerError, RegistryError, ZkConsumerError
-from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.snapshot_source import SnapshotSource
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import NodePart, Wanted
+from zkconsumer.zookeeper.session import Session
+
+MOST_ROOTS = 200
+"""The most paths to look below."""
+_OWN = frozenset({"zookeeper", "brokers", "consumers", "config", "admin", "controller", "isr_change_notification"})
+"""Nodes of ZooKeeper's and the brokers' own, which are no chroots."""
+
+
+@contextmanager
+def closing_session(client: ClusterClient) -> Iterator[Session]:
+    """Open a session without a chroot for the block. Raises RegistryError."""
+    bare = format_connect(client.config.zookeeper_hosts, "")
+    session = cluster_client.zookeeper_session(client.config, lambda _: None, bare)
+    session.open(Deadline(client.timeout))
+    try:
+        yield session
+    finally:
+        session.close(Deadline(1.0))
+
+
+def chroot_advice(session: Session, chroot: str, group: str, deadline: Deadline) -> str:
+    """Return where the group (empty: none), or the brokers, are if not below the chroot; else an empty text.
+
+    Arguments: ``session`` has no chroot. Raises RegistryError.
+    """
+    roots = roots_beside(session, chroot, group, deadline)
+    here = roots.pop(chroot)
+    return chroot_text(session.hosts, chroot, here, {path: root for path, root in roots.items() if root is not None})
+
+
+def roots_beside(session: Session, chroot: str, group: str, deadline: Deadline) -> dict[str, Root | None]:
+    """Return the nodes below the chroot and below paths that may be meant instead, None for a path that does not exist.
+
+    Arguments: ``session`` has no chroot; ``group`` may be empty. Raises RegistryError.
+    """
+    top = _children(session, [""], deadline)
+    below = _children(session, top, deadline)
+    candidates = [chroot, *candidate_roots(chroot, [*top, *below])][:MOST_ROOTS]
+    wanted = []
+    for path in candidates:
+        wanted += [Wanted(NodePart.CHILDREN, path + paths.BROKER_IDS), Wanted(NodePart.STAT, path + paths.CONSUMERS)]
+        if group and name_problem(group) is None:
+            wanted.append(Wanted(NodePart.STAT, path + paths.consumers_group(group)))
+        wanted.append(Wanted(NodePart.STAT, path or "/"))
+    found = {one.wanted.path: one for one in session.read_each(wanted, deadline)}
+    present = {path for path, one in found.items() if one.node is not None}
+    return {
+        path: Root(
+            bool(found[path + paths.BROKER_IDS].names),
+            path + paths.CONSUMERS in present,
+            bool(group) and f"{path}{paths.CONSUMERS}/{group}" in present,
+        )
+        if (path or "/") in present
+        else None
+        for path in candidates
+    }
+
+
+def _children(session: Session, roots: Collection[str], deadline: Deadline) -> list[str]:
+    """Return the paths of the children of these paths that may be chroots, at most :data:`MOST_ROOTS`."""
+    found: list[str] = []
+    for one in session.read_each([Wanted(NodePart.CHILDREN, path or "/") for path in roots], deadline):
+        path = one.wanted.path.rstrip("/")
+        found += [f"{path}/{name}" for name in sorted(one.names) if name not in _OWN and name_problem(name) is None]
+    return found[:MOST_ROOTS]
+
 
 MOST_NAMES = 3
 """The most similar names that an error lists."""
@@ -78,15 +153,15 @@ def unknown_group_hint(group: str, names: Collection[str], advice: str = "") -> 
     return "" if names else "There are no groups at all."
 
 
-def similar_names(name: str, names: Collection[str], most: int = MOST_NAMES) -> list[str]:
+def similar_names(name: str, names: Collection[str]) -> list[str]:
     """Return the names that the user may have meant, the most similar one first."""
     by_small = {one.lower(): one for one in sorted(names)}
     small = name.lower()
     found = [by_small[small]] if small in by_small else []
-    found += [by_small[one] for one in difflib.get_close_matches(small, by_small, n=most, cutoff=0.7)]
+    found += [by_small[one] for one in difflib.get_close_matches(small, by_small, n=MOST_NAMES, cutoff=0.7)]
     if len(small) > 2:
         found += [one for one in sorted(names) if small in one.lower()]
-    return list(dict.fromkeys(found))[:most]
+    return list(dict.fromkeys(found))[:MOST_NAMES]
 
 
 def candidate_roots(chroot: str, children: Collection[str]) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ The original has no snapshots: its tools read and print node after node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -426,3 +427,26 @@ class GroupSnapshot:
             for topic in sorted(set(topics))
             for number in (self.topics[topic].partitions if topic in self.topics else ())
         )
+
+
+class SnapshotSource(Protocol):
+    """Names the groups, and reads the snapshot of one. One thread at a time."""
+
+    def groups(self) -> Sequence[str]:
+        """Return the names of the groups that this source knows, sorted, without repetitions.
+
+        Raises: RegistryError, BrokerError if nothing at all could be asked.
+        """
+
+    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
+        """Return the group now; from files, the latest one of it. A group that nobody knows is an empty snapshot.
+
+        Arguments: ``message_times`` also reads the timestamp of the message at each committed offset.
+        Raises: RegistryError, BrokerError if nothing at all could be read; the rest stands in ``problems``.
+        """
+
+    def history(self, group: str) -> Sequence[GroupSnapshot]:
+        """Return all snapshots of the group that this source has, oldest first; a live cluster has the present one."""
+
+    def close(self) -> None:
+        """Close the connections."""

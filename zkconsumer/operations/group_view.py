@@ -30,14 +30,9 @@ __all__ = [
     "MemberKind",
     "StateOfGroup",
     "Strategy",
-    "expected_owners",
-    "group_state",
     "is_unread",
     "member_host",
     "member_kind",
-    "strategy_in_effect",
-    "subscribed_topics",
-    "threads",
 ]
 
 SCALA_PATIENCE = 8.0
@@ -120,35 +115,6 @@ def is_unread(snapshot: GroupSnapshot, part: str) -> bool:
         or (one.why == FORBIDDEN_NODE and (one.what == path or (part == "owners" and one.what.startswith(f"{path}/"))))
         for one in snapshot.problems
     ) or (part == "owners" and any(node.problem == FORBIDDEN_NODE for node in snapshot.owners.values()))
-
-
-def group_state(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> StateOfGroup:
-    """Return the state. ``earlier`` snapshots of the group can prove that it has not moved for long."""
-    return GroupAnalysis(snapshot, earlier).state
-
-
-def strategy_in_effect(snapshot: GroupSnapshot) -> Strategy:
-    """Return the strategy by which the members assign partitions; its name is empty if there are no members."""
-    return GroupAnalysis(snapshot).strategy
-
-
-def expected_owners(snapshot: GroupSnapshot, strategy: Strategy | None = None) -> Mapping[TopicPartition, ThreadId]:
-    """Return the thread that should own each partition, by the strategy in effect or the given one.
-
-    In a brokers' group it is the member id that the coordinator names. Empty if nobody can tell, for example because
-    the strategy needs properties that stand in no node; :attr:`GroupAnalysis.problem` says why.
-    """
-    return GroupAnalysis(snapshot, strategy=strategy).expected
-
-
-def threads(snapshot: GroupSnapshot) -> Threads:
-    """Return the threads of each readable member by topic."""
-    return GroupAnalysis(snapshot).threads
-
-
-def subscribed_topics(snapshot: GroupSnapshot) -> frozenset[str]:
-    """Return the topics that a member subscribes to, whether they exist or not."""
-    return GroupAnalysis(snapshot).subscribed
 
 
 class GroupAnalysis:

@@ -13,7 +13,7 @@ from enum import Enum
 from zkconsumer.core.offset_moves import Store
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.group_view import subscribed_topics
+from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.offset_reset import unread
 
 
@@ -64,7 +64,7 @@ def plan_prune(snapshot: GroupSnapshot, stores: Sequence[Store] = ()) -> PrunePl
     notes = [f"{name} cannot be read, so nothing is taken as unsubscribed" for name in sorted(unreadable)]
     wanted: frozenset[str] | None = None
     if snapshot.members and not unreadable:
-        wanted = subscribed_topics(snapshot) | {tp.topic for tp in snapshot.owners}
+        wanted = GroupAnalysis(snapshot).subscribed | {tp.topic for tp in snapshot.owners}
     held: list[tuple[Store, TopicPartition, int | None]] = []
     if not stores or Store.ZOOKEEPER in stores:
         held += [(Store.ZOOKEEPER, tp, node.offset) for tp, node in snapshot.offsets.items()]

@@ -25,7 +25,7 @@ from zkconsumer.operations.group_snapshot import (
     gone_before,
     lag_between,
 )
-from zkconsumer.operations.group_view import MemberKind, group_state, member_kind
+from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
 from zkconsumer.operations.moments import moment
 
 INACTIVE = ("Empty", "Dead")
@@ -377,7 +377,7 @@ def _refused_live(snapshot: GroupSnapshot, reasons: Mapping[TopicPartition, str]
     for tp, reason in sorted(reasons.items()):
         by_reason.setdefault(reason, []).append(tp)
     lines = [f"{first_of(some)}: {reason}" for reason, some in by_reason.items()]
-    return [_active(snapshot.group, group_state(snapshot).state.value), *lines]
+    return [_active(snapshot.group, GroupAnalysis(snapshot).state.state.value), *lines]
 
 
 def adopting_owners(

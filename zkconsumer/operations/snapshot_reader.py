@@ -19,7 +19,7 @@ from zkconsumer.fetch.message_times import message_times
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
-from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
+from zkconsumer.operations.group_lookup import chroot_advice, closing_session
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode, ZooKeeperServer
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
@@ -83,7 +83,7 @@ class LiveSource:
         return (self.snapshot(group),)
 
     def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
-        """Return the group now, see :class:`~zkconsumer.operations.snapshot_source.SnapshotSource`."""
+        """Return the group now, see :class:`~zkconsumer.operations.group_snapshot.SnapshotSource`."""
         client, deadline = self.client, Deadline(self.client.timeout)
         draft = SnapshotDraft(
             group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap

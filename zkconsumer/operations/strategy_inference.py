@@ -65,15 +65,15 @@ CANDIDATES = (RANGE, ROUNDROBIN, ROUNDROBIN_OLD)
 """The strategies that a member may have which advertises none."""
 
 
-def assignment_by(strategy: Strategy, view: GroupView, threads: Threads, config: object = None) -> Assignment:
+def assignment_by(strategy: Strategy, view: GroupView, threads: Threads) -> Assignment:
     """Return the assignment of the whole group by a strategy, with partitions that unreadable members keep.
 
     Raises: AssignmentError if it cannot be computed; for example because it needs properties of the members, which
-    stand in no node. ``config`` has them, as for :func:`zkconsumer.assignors.assignor`.
+    stand in no node.
     """
     members = {consumer: advertised_member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
     try:
-        made = _made(strategy, view, members, config)
+        made = _made(strategy, view, members)
     except ZkConsumerError as error:
         raise AssignmentError(f"the strategy {strategy.label} cannot be computed from here: {error}") from error
     except Exception as error:
@@ -81,20 +81,20 @@ def assignment_by(strategy: Strategy, view: GroupView, threads: Threads, config:
     return {**made, **view.kept}
 
 
-def _made(strategy: Strategy, view: GroupView, members: Members, config: object) -> Assignment:
+def _made(strategy: Strategy, view: GroupView, members: Members) -> Assignment:
     """Return what the strategy assigns. One that needs a plan goes on from the present one."""
     if strategy.name in PLACEMENTS and view.placement is not None:
         threads = threads_by_topic(members)
         if strategy.name == STICKY:
             return fewest_moves(threads, view.partitions, view.placement)
         return even_load(threads, view.partitions, view.placement, {}, gap=WIDE_GAP)
-    return _assignor(strategy, config).assign(members, view.partitions, view.racks)
+    return _assignor(strategy).assign(members, view.partitions, view.racks)
 
 
-def _assignor(strategy: Strategy, config: object) -> Assignor:
+def _assignor(strategy: Strategy) -> Assignor:
     if strategy.name == "roundrobin":
         return RoundRobinAssignor(_RELEASES[strategy.scala_release or NEW_ORDER])
-    return assignor(strategy.name, config)
+    return assignor(strategy.name)
 
 
 def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Strategy:

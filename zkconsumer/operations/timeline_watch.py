@@ -19,8 +19,8 @@ from zkconsumer.core.topic_filter import InvalidTopicFilterError
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, Problem, TopicNode
+from zkconsumer.operations.group_timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
 from zkconsumer.operations.snapshot_draft import node_stat
-from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache

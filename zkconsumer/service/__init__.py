@@ -23,8 +23,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from zkconsumer.connector.health import Health
-from zkconsumer.operations.serving.access import listen_address
-from zkconsumer.operations.serving.bounded_http import BoundedServer, Response, text
+from zkconsumer.operations.serving.bounded_http import BoundedServer, Response, listen_address, text
 from zkconsumer.runtime.deadline import Deadline
 
 __all__ = ["HasHealth", "report_health"]

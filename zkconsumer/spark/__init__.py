@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from zkconsumer.spark.batch_snapshot import Snapshot
+    from zkconsumer.spark.batch_reader import Snapshot
     from zkconsumer.spark.progress_reports import SourceReport
 
 __all__ = ["ZkConsumerDataSource", "register", "snapshot", "source_reports"]
@@ -71,7 +71,7 @@ def snapshot(options: Mapping[str, object]) -> Snapshot:
     Raises: ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError; MissingExtraError.
     """
     _data_source()
-    made: Snapshot = importlib.import_module("zkconsumer.spark.batch_snapshot").make(options)
+    made: Snapshot = importlib.import_module("zkconsumer.spark.batch_reader").make_snapshot(options)
     return made
 
 
@@ -112,7 +112,7 @@ def stream_readers() -> Any:
     except ImportError as error:
         can = f"PySpark {_pyspark()} was found, which can read batches, snapshots and tables; {_CLUSTER}"
         raise MissingExtraError("a streaming query (pyspark 4.2 or later)", "spark", can) from error
-    return importlib.import_module("zkconsumer.spark.driver_reader")
+    return importlib.import_module("zkconsumer.spark.stream_reader")
 
 
 def _missing(module: str) -> MissingExtraError:

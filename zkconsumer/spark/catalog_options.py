@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.types import StructField, StructType
 
-from zkconsumer.config.secrets import holds_credentials, is_secret
+from zkconsumer.config.config_definition import holds_credentials, is_secret
 from zkconsumer.errors import ConfigException
 
 _KEY: Final = "zkconsumer.options"

@@ -21,8 +21,15 @@ from zkconsumer.spark.catalog_options import overridden, stored_options, with_op
 from zkconsumer.spark.kafka_source_options import READ_ONLY
 from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
-from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
-from zkconsumer.spark.table_reader import TableReader, table_schema, table_types
+from zkconsumer.spark.table_reader import (
+    TABLE,
+    TableOptions,
+    TableReader,
+    names_table,
+    parse_table,
+    table_schema,
+    table_types,
+)
 
 _WHERE: Final = {"zookeeper.connect", "bootstrap.servers", "kafka.bootstrap.servers"}
 _WHAT: Final = {"subscribe", "subscribepattern", "assign", TABLE}

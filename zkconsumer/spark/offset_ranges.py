@@ -119,10 +119,13 @@ def ranges_of(progress: Progress) -> list[OffsetRange]:
     return [OffsetRange(*tp, span.start, span.end) for tp, span in sorted(progress.items()) if span.end > span.start]
 
 
-def in_words(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
+_NAMED: Final = 5
+
+
+def in_words(ranges: Sequence[OffsetRange]) -> str:
     """Return some ranges as text: "t-0 [5, 9), t-1 [0, 3) and 2 more"."""
-    named = ", ".join(f"{topic}-{number} [{start}, {end})" for topic, number, start, end in ranges[:limit])
-    return named + (f" and {len(ranges) - limit} more" if len(ranges) > limit else "")
+    named = ", ".join(f"{topic}-{number} [{start}, {end})" for topic, number, start, end in ranges[:_NAMED])
+    return named + (f" and {len(ranges) - _NAMED} more" if len(ranges) > _NAMED else "")
 
 
 # ---- where to start ----

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.config_definition import keys_of
+from zkconsumer.config.config_definition import HIDDEN, holds_credentials, is_secret, keys_of, looks_secret
 from zkconsumer.config.coordination_properties import BY_BROKERS
-from zkconsumer.config.secrets import HIDDEN, holds_credentials, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException

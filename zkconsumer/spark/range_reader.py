@@ -34,7 +34,7 @@ from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, Partiti
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.coordinator_cluster import cluster_of

@@ -16,9 +16,8 @@ from threading import Condition
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
-from zkconsumer.kafka.batch_headers import is_compressed
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS
+from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS, is_compressed
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.byte_budget import QueueBudget

@@ -20,9 +20,8 @@ from zlib import crc32
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.broker_registration import BrokerRegistration
 from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
-from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_broker import BrokerRegistration, FakeBroker
 from zkconsumer.testing.fake_clock import Clock, ManualClock, SystemClock
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
@@ -73,8 +72,10 @@ class FakeCluster(Faults):
         rules.setdefault("offsets_retention", (7 if self.modern else 1) * 86400.0)
         self.rules = CoordinatorRules(modern=self.modern, **rules)
         self.journal_of_all = OffsetsTopic()
+        self._due = Event()
+        wake = self._due.set
         self.brokers = {
-            number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))
+            number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, wake))
             for number in range(brokers)
         }
         self.zookeeper_server = FakeZooKeeperServer() if zookeeper is True else None
@@ -87,7 +88,6 @@ class FakeCluster(Faults):
         self._producer_ids = itertools.count(1000)
         self._arrivals = 0
         self._arrived = Condition()
-        self._due = Event()
         self._stopping = Event()
         self._thread: Thread | None = None
 
@@ -431,9 +431,6 @@ class FakeCluster(Faults):
                 self._arrived.wait(deadline.bounded(_LONGEST_SLEEP))
 
     # ---- time ----
-
-    def _wake(self) -> None:
-        self._due.set()
 
     def _tick(self) -> None:
         for broker in self.brokers.values():

@@ -169,8 +169,6 @@ class FakeGroup(GroupRebalance):
                 member.client_host,
                 dict(member.protocols).get(told, b"") if told is not None else b"",
                 member.assignment if stable or everything else b"",
-                member.join_ticket is not None,
-                member.sync_ticket is not None,
             )
             for member in self.members.values()
         }

@@ -113,9 +113,12 @@ class FakeSession(Session):
         self.lease.suspend()
         self._on_change(SessionChanged(SessionState.SUSPENDED, self._id, self.lease.epoch))
 
-    def lose_watches(self) -> None:
-        """Forget all watches of this session. Its client does not know and waits for events that never come."""
-        self._server.drop_watches(self)
+    def lose_watches(self, *nodes: str) -> None:
+        """Forget the watches of this session on these nodes, by default on all.
+
+        The session's client does not know and waits for events that never come.
+        """
+        self._server.drop_watches(self, nodes)
 
     def resume(self) -> None:
         """Reconnect, with a new session if the server has ended the old one."""

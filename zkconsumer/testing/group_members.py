@@ -139,8 +139,6 @@ class MemberView(NamedTuple):
     client_host: str
     metadata: bytes
     assignment: bytes
-    awaiting_join: bool
-    awaiting_sync: bool
 
 
 class FakeGroupView(NamedTuple):

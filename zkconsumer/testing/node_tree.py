@@ -6,7 +6,7 @@ released the lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
@@ -108,10 +108,12 @@ class NodeTree:
         if watch is not None:
             self._watches.setdefault((kind, path), {})[watch] = owner
 
-    def drop_watches(self, owner: object) -> None:
-        """Forget all watches of a session or connection."""
+    def drop_watches(self, owner: object, nodes: Collection[str] = ()) -> None:
+        """Forget the watches of a session or connection on these nodes, by default on all."""
         with self.lock:
-            for watches in self._watches.values():
+            for (_, path), watches in self._watches.items():
+                if nodes and path not in nodes:
+                    continue
                 for watch in [watch for watch, other in watches.items() if other is owner]:
                     del watches[watch]
 

@@ -141,11 +141,6 @@ def loan(group: str, partition: TopicPartition, consumer_id: str) -> str:
     return f"{partition_loans(group, partition)}/{element(consumer_id)}"
 
 
-def loan_report(group: str, partition: TopicPartition, consumer_id: str) -> str:
-    """The borrower's report of the finished messages of a loan."""
-    return f"{loan(group, partition, consumer_id)}/report"
-
-
 def broker(broker_id: int) -> str:
     """The ephemeral registration of one broker."""
     return f"{BROKER_IDS}/{broker_id:d}"

@@ -21,8 +21,7 @@ from typing import Any
 from kazoo.protocol.serialization import SASL, Auth
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from zkconsumer.config.security_properties import Credentials, SecurityConfig
-from zkconsumer.config.tls import PemFile, client_context
+from zkconsumer.config.security_properties import Credentials, PemFile, SecurityConfig, client_context
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.zookeeper.server_connection import NamedHandler
 

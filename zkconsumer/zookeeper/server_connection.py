@@ -246,6 +246,15 @@ class ServerConnection(PipeliningConnection):
         self.settled.set()
         self.client._stopped.wait(backoff(self._refusals, FIRST_PAUSE, LONGEST_PAUSE))
 
+    @property
+    def local_address(self) -> str | None:
+        """Our own IP address on this connection, None while not connected."""
+        sock = self._socket
+        try:
+            return str(sock.getsockname()[0]) if sock is not None else None
+        except OSError:
+            return None
+
     def cut(self) -> None:
         """End the connection under a waiting call. Kazoo must close the socket: without it its thread dies."""
         sock = self._socket

@@ -330,11 +330,7 @@ class Session(Requests):
     @property
     def local_address(self) -> str | None:
         """Our own IP address on the way to ZooKeeper, None while not connected."""
-        sock = self._connection._socket if self._connection is not None else None
-        try:
-            return str(sock.getsockname()[0]) if sock is not None else None
-        except OSError:
-            return None
+        return self._connection.local_address if self._connection is not None else None
 
     def touch(self) -> None:
         """Send a cheap request, whose answer renews the lease. Returns at once."""

@@ -21,8 +21,7 @@ from zkconsumer import MessageAndMetadata
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
-from zkconsumer.kafka.message_set import batches
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set import batches, extent
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, StreamQueue

@@ -10,9 +10,8 @@ from kazoo.client import KazooClient
 
 from scripts.measurements.bench.plan import Plan
 from tests.timing import eventually, scaled
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_reader import LiveSource

@@ -87,7 +87,7 @@ def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
 
 
 def test_a_loan_that_outlives_a_seek_tells_of_parked_messages() -> None:
-    """Bug: the log was read again up to a parked message without a key, and its borrower handled it beside the owner."""
+    """Bug: the log was read again up to a parked message without a key, and its borrower handled it as well."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("a-0"), 2)
     owner = SharedLedger(position, 2, None, {5: Pointer(5), 6: Pointer(6, PointerKind.DEAD)}, 1)
     owner.begin(Beginning(1, {"b": FinishedNote(2)}), {"b": 0b10})

@@ -15,7 +15,7 @@ from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
-from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cli.migrate.migration_steps import MigratedGroup
 from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.config_definition import keys_of
-from zkconsumer.config.secrets import is_secret
+from zkconsumer.config.config_definition import is_secret, keys_of
 from zkconsumer.config.security_properties import Credentials, SecurityConfig, parse_jaas
 from zkconsumer.errors import ConfigException
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
-from zkconsumer.devcluster.checksums import RECORD, Checksum, expected, pinned, published, render, verify
 from zkconsumer.devcluster.jars import directory_name
+from zkconsumer.devcluster.maven_repository import RECORD, Checksum, expected, pinned, published, render, verify
 from zkconsumer.runtime.deadline import Deadline
 
 PINNED = "slf4j-api-1.7.36.jar"

@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.download_cache import locked, write_atomically
-from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
+from zkconsumer.devcluster.maven_repository import proxy_options, repository_settings
 from zkconsumer.devcluster.server_process import write_properties
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.runtime.deadline import Deadline

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.devcluster import maven_access
-from zkconsumer.devcluster.maven_access import key_store, system_bundle, trust_options
+from zkconsumer.devcluster import maven_repository
+from zkconsumer.devcluster.maven_repository import key_store, system_bundle, trust_options
 
 
 def pem(der: bytes) -> str:
@@ -32,7 +32,7 @@ def test_a_key_store_holds_the_certificates_and_a_digest() -> None:
 def test_the_bundle_named_in_the_environment_is_converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Un nom accentu\u00e9\n{pem(b'one')}\ntext\n{pem(b'two')}")
-    monkeypatch.setattr(maven_access, "SYSTEM_KEY_STORE", tmp_path / "absent")
+    monkeypatch.setattr(maven_repository, "SYSTEM_KEY_STORE", tmp_path / "absent")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     assert system_bundle() == bundle
     options = trust_options(tmp_path)
@@ -43,7 +43,7 @@ def test_the_bundle_named_in_the_environment_is_converted(monkeypatch: pytest.Mo
 
 def test_the_systems_own_key_store_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cacerts").write_bytes(b"")
-    monkeypatch.setattr(maven_access, "SYSTEM_KEY_STORE", tmp_path / "cacerts")
+    monkeypatch.setattr(maven_repository, "SYSTEM_KEY_STORE", tmp_path / "cacerts")
     assert trust_options(tmp_path / "nowhere")[0].endswith("/cacerts")
 
 
@@ -53,7 +53,7 @@ def test_java_reads_the_key_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     bundle = system_bundle()
     if bundle is None:
         pytest.skip("this machine has no bundle of certificates")
-    monkeypatch.setattr(maven_access, "SYSTEM_KEY_STORE", tmp_path / "absent")
+    monkeypatch.setattr(maven_repository, "SYSTEM_KEY_STORE", tmp_path / "absent")
     trust_options(tmp_path)
     said = subprocess.run(
         ["keytool", "-list", "-keystore", tmp_path / "trusted.jks", "-storepass", "changeit"],

@@ -39,12 +39,13 @@ with socket.socket() as server:
 class PythonServer(ServerProcess):
     kind = "toy"
 
-    def __init__(self, mood: str = "", **options: object) -> None:
+    def __init__(self, *moods: str, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        self.mood = mood
+        self.moods = list(moods)  # of one start after the other; later ones go well
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
-        return [sys.executable, "-I", "-S", "-c", _SERVER, str(port), self.mood]
+        mood = self.moods.pop(0) if self.moods else ""
+        return [sys.executable, "-I", "-S", "-c", _SERVER, str(port), mood]
 
     def _is_ready(self, deadline: Deadline) -> bool:
         return accepts(self.port) and self.running
@@ -114,13 +115,7 @@ def test_a_server_that_lost_the_race_for_a_port_takes_another(monkeypatch: pytes
 
 
 def test_a_broker_that_loses_its_session_early_is_tried_again() -> None:
-    class Recovering(PythonServer):
-        def _configure(self, directory: Path, port: int) -> Sequence[str]:
-            command = super()._configure(directory, port)
-            self.mood = ""
-            return command
-
-    with Recovering("busy") as server:
+    with PythonServer("busy") as server:
         assert accepts(server.port)
 
 

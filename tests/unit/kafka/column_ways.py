@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from zkconsumer.kafka import native_columns, numpy_columns
+from zkconsumer.kafka import arrow_columns, numpy_columns
 
 WAYS = ("scanned", "by vectors", "one by one")
 
@@ -15,7 +15,7 @@ WAYS = ("scanned", "by vectors", "one by one")
 def choose(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let new builders of columns go this way."""
     assert way in WAYS
-    monkeypatch.setattr(native_columns, "AVAILABLE", way == "scanned")
+    monkeypatch.setattr(arrow_columns, "AVAILABLE", way == "scanned")
     monkeypatch.setattr(numpy_columns, "AVAILABLE", way == "by vectors")
 
 

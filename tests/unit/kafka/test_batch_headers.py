@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.unit.kafka import reference
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.data_plane.records import crc32c
-from zkconsumer.kafka import batch_headers
+from zkconsumer.kafka import record_batch
 
 
 def test_the_fast_way_is_there() -> None:
-    assert batch_headers.CRC_IS_FAST
+    assert record_batch.CRC_IS_FAST
 
 
 @given(st.binary(max_size=300), st.none() | st.tuples(st.integers(17, 60), st.integers(1, 255)))
@@ -23,7 +23,7 @@ def test_a_checksum_is_right_until_a_byte_is_changed(value: bytes, change: tuple
         data[change[0]] ^= change[1]
     view = memoryview(bytes(data))
     by_data_plane = crc32c(view[21:]) == int.from_bytes(view[17:21], "big")
-    assert batch_headers.checksum_is_right(view) == by_data_plane == (change is None)
+    assert record_batch.checksum_is_right(view) == by_data_plane == (change is None)
 
 
 _CONTENT = bytes(byte * 37 + (byte >> 7) & 0xFF for byte in range(7 * 1024))

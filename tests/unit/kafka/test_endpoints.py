@@ -6,7 +6,7 @@ import pytest
 
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.kafka import choose_endpoint
-from zkconsumer.kafka.endpoints import address, parse_address
+from zkconsumer.kafka.connection import address, parse_address
 from zkconsumer.model import Endpoint
 
 TLS = Endpoint(4, "tls.example", 9093, protocol="SSL")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.kafka.api_schema import ApiRequest
 from zkconsumer.kafka.broker_schemas import FETCH
-from zkconsumer.kafka.fetch_request import encode
-from zkconsumer.kafka.requests import FetchPosition, FetchRequest
+from zkconsumer.kafka.requests import FetchPosition, FetchRequest, encode_fetch
 from zkconsumer.model import TopicPartition
 
 VERSIONS = range(FETCH.lowest, FETCH.highest + 1)
@@ -62,11 +61,11 @@ def by_schema(version: int, request: FetchRequest) -> ApiRequest:
 
 @given(st.sampled_from(VERSIONS), REQUESTS, INT32, st.text(max_size=9))
 def test_a_fetch_is_written_as_its_schema_says(version: int, request: FetchRequest, number: int, client: str) -> None:
-    assert encode(version, request, number, client.encode()) == by_schema(version, request).encode(number, client)
+    assert encode_fetch(version, request, number, client.encode()) == by_schema(version, request).encode(number, client)
 
 
 def read_back(version: int, request: FetchRequest) -> dict[str, Any]:
-    data = encode(version, request, 5, b"me")
+    data = encode_fetch(version, request, 5, b"me")
     assert len(data) == 4 + int.from_bytes(data[:4], "big")
     return FETCH.read(FETCH.request, version, data[16:])
 

@@ -8,9 +8,7 @@ import pytest
 from tests.programs import run_python
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.data_plane.columns import ColumnMemory, RowScanner
-from zkconsumer.kafka.arrow_arrays import constant
-from zkconsumer.kafka.arrow_columns import NAMES
-from zkconsumer.kafka.native_columns import NativeColumns
+from zkconsumer.kafka.arrow_columns import NAMES, NativeColumns, constant
 from zkconsumer.kafka.record_batch import FROM_ANYWHERE, NO_END, Block, StrangeBytesError
 
 RECORD = bytes((14, 0, 0, 0, 1, 2, ord("v"), 0))
@@ -118,7 +116,7 @@ def test_constant_columns_of_long_names_are_not_kept() -> None:
 
 
 _NO_PANDAS = f"""
-import sys, zkconsumer.kafka.native_columns as scanned
+import sys, zkconsumer.kafka.arrow_columns as scanned
 scanned.AVAILABLE = True
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.message_set import batches

@@ -9,9 +9,18 @@ import pytest
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.group_responses import OF_0_8, OF_0_9, OffsetAndMetadata, negotiated_versions
-from zkconsumer.kafka.group_schemas import DELETE_GROUPS, GROUP_MESSAGES, OFFSET_COMMIT, OFFSET_FETCH, OFFSET_MESSAGES
-from zkconsumer.kafka.offset_client import OffsetClient
+from zkconsumer.kafka.coordinator_search import OffsetClient
+from zkconsumer.kafka.group_schemas import (
+    DELETE_GROUPS,
+    GROUP_MESSAGES,
+    OF_0_8,
+    OF_0_9,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    OFFSET_MESSAGES,
+    OffsetAndMetadata,
+    negotiated_versions,
+)
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.errors import BrokerAuthenticationError
-from zkconsumer.kafka.sasl_mechanisms import LoginTokens, bearer, plain, scram
+from zkconsumer.kafka.channel_security import LoginTokens, bearer, plain, scram
 
 
 class Example(NamedTuple):

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from tests.group_snapshots import stat
 from tests.timing import scaled
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport, encode_loan, encode_report
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note, note_as_text
 from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations import balance_reader
-from zkconsumer.operations.balance_nodes import MOST_LISTED, ack_node, loan_node, note_in, pointers_node, summary_of
-from zkconsumer.operations.command_config import command_config
+from zkconsumer.operations.balance_reader import MOST_LISTED, ack_node, loan_node, note_in, pointers_node, summary_of
 from zkconsumer.operations.group_snapshot import FailingMessage, GroupSnapshot, NoteSummary, PointedMessage
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.command_config import command_config, read_properties
 
 SECRET = "hunter2"
 SECURE = {

@@ -23,7 +23,7 @@ from zkconsumer.operations.group_snapshot import (
     TopicNode,
     ZooKeeperServer,
 )
-from zkconsumer.operations.group_view import GroupAnalysis, expected_owners
+from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.strategy_inference import ROUNDROBIN
 
@@ -179,7 +179,7 @@ def test_members_with_two_strategies_contend() -> None:
     """g_b uses roundrobin and owns t-1. The Scala member g_a should own it by range, and claims nothing at all."""
     wanted: Any = {name: {"t": 1, "u": 1} for name in ("g_a", "g_b", "g_c")}
     given: Any = {"members": wanted, "logs": {**LOGS, "u:0": (0, 1)}, "extra": {"g_c": OURS}}
-    by_turns = expected_owners(group_snapshot(**given), ROUNDROBIN)
+    by_turns = GroupAnalysis(group_snapshot(**given), strategy=ROUNDROBIN).expected
     theirs = {f"{tp.topic}:{tp.partition}": thread for tp, thread in by_turns.items() if thread == "g_b-0"}
     snapshot = group_snapshot(owners=theirs, **given)
     kept = explain(snapshot, partition("t:1"))

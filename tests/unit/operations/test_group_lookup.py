@@ -9,9 +9,8 @@ import pytest
 
 from tests.group_snapshots import Snapshots, group_snapshot
 from tests.timing import scaled
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.errors import ChrootMissingError
-from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_lookup import (
     Root,
     UnknownGroupError,

@@ -30,7 +30,6 @@ from zkconsumer.operations.group_view import (
     MemberKind,
     Strategy,
     is_unread,
-    strategy_in_effect,
 )
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 
@@ -45,7 +44,7 @@ BY_RANGE = dict(zip(LOGS, ["g_a-0"] * 3 + ["g_b-0"] * 2 + ["g_c-0"] * 2, strict=
 
 def owned_by(strategy: Strategy, snapshot: GroupSnapshot) -> dict[str, str]:
     """The owners by a strategy, as :func:`group_snapshot` wants them."""
-    found = group_view.expected_owners(snapshot, strategy)
+    found = group_view.GroupAnalysis(snapshot, strategy=strategy).expected
     return {f"{tp.topic}:{tp.partition}": thread for tp, thread in found.items()}
 
 
@@ -70,8 +69,8 @@ def test_an_unreadable_registration_is_of_unknown_kind() -> None:
 
 def test_threads_and_topics_come_from_the_subscriptions() -> None:
     snapshot = group_snapshot({"g_a": {"t": 2}, "g_b": {"u": 1}}, logs=LOGS)
-    assert group_view.threads(snapshot)[ConsumerId("g_a")] == {"t": ("g_a-0", "g_a-1")}
-    assert group_view.subscribed_topics(snapshot) == {"t", "u"}
+    assert group_view.GroupAnalysis(snapshot).threads[ConsumerId("g_a")] == {"t": ("g_a-0", "g_a-1")}
+    assert group_view.GroupAnalysis(snapshot).subscribed == {"t", "u"}
 
 
 def test_a_failing_filter_leaves_its_member_its_partitions() -> None:
@@ -79,7 +78,7 @@ def test_a_failing_filter_leaves_its_member_its_partitions() -> None:
     snapshot = group_snapshot({"g_a": {"t": 1}}, {"t:0": "g_bad-0"}, logs=LOGS)
     bad = MemberNode(Registration(WHITE_LIST, {"(": 1}), stat())
     snapshot = replace(snapshot, members={**snapshot.members, ConsumerId("g_bad"): bad})
-    expected = group_view.expected_owners(snapshot)
+    expected = group_view.GroupAnalysis(snapshot).expected
     assert expected[partition("t:0")] == "g_bad-0"
     assert set(expected.values()) == {"g_bad-0", "g_a-0"}
     assert "/consumers/g/ids/g_bad" in GroupAnalysis(snapshot).view.unreadable
@@ -88,7 +87,7 @@ def test_a_failing_filter_leaves_its_member_its_partitions() -> None:
 @pytest.mark.parametrize("strategy", [RANGE, ROUNDROBIN, ROUNDROBIN_OLD], ids=lambda one: one.label)
 def test_the_owners_of_scala_members_tell_the_strategy(strategy: Strategy) -> None:
     bare = group_snapshot(TWO_TOPICS, logs=LOGS_OF_TWO)
-    found = group_view.strategy_in_effect(group_snapshot(TWO_TOPICS, owned_by(strategy, bare), logs=LOGS_OF_TWO))
+    found = group_view.GroupAnalysis(group_snapshot(TWO_TOPICS, owned_by(strategy, bare), logs=LOGS_OF_TWO)).strategy
     assert (found.label, found.sure) == (strategy.label, True)
     assert "no other does" in found.why
     assert set(found.by_member.values()) == {(strategy.label,)}
@@ -97,7 +96,7 @@ def test_the_owners_of_scala_members_tell_the_strategy(strategy: Strategy) -> No
 def test_two_orders_of_equal_outcome_are_one_strategy() -> None:
     """Both hashes put the few partitions of one topic in the same order."""
     bare = group_snapshot(THREE, logs=LOGS)
-    found = group_view.strategy_in_effect(group_snapshot(THREE, owned_by(ROUNDROBIN, bare), logs=LOGS))
+    found = group_view.GroupAnalysis(group_snapshot(THREE, owned_by(ROUNDROBIN, bare), logs=LOGS)).strategy
     assert (found.label, found.scala_release, found.sure) == ("roundrobin", "", True)
 
 
@@ -126,7 +125,7 @@ STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
 @pytest.mark.parametrize(("case", "given", "label", "sure", "why"), STRATEGIES, ids=[row[0] for row in STRATEGIES])
 def test_the_strategy_in_effect(case: str, given: dict[str, Any], label: str, sure: bool, why: str) -> None:
     del case
-    found = group_view.strategy_in_effect(group_snapshot(logs=LOGS, **given))
+    found = group_view.GroupAnalysis(group_snapshot(logs=LOGS, **given)).strategy
     assert (found.label, found.sure) == (label, sure), found
     assert why in found.why
 
@@ -136,7 +135,7 @@ def test_a_mixed_group_names_the_odd_member() -> None:
     bare = group_snapshot(TWO_TOPICS, logs=LOGS_OF_TWO)
     owners = {tp: thread for tp, thread in owned_by(RANGE, bare).items() if thread != "g_c-0"}
     owners |= {tp: thread for tp, thread in owned_by(ROUNDROBIN, bare).items() if thread == "g_c-0"}
-    found = group_view.strategy_in_effect(group_snapshot(TWO_TOPICS, owners, logs=LOGS_OF_TWO))
+    found = group_view.GroupAnalysis(group_snapshot(TWO_TOPICS, owners, logs=LOGS_OF_TWO)).strategy
     assert (found.name, found.sure) == ("range", False)
     assert "g_c (roundrobin (1.x) would explain it)" in found.why
     assert found.by_member[ConsumerId("g_c")] == ("roundrobin (1.x)",)
@@ -144,9 +143,9 @@ def test_a_mixed_group_names_the_odd_member() -> None:
 
 def test_expected_owners_are_the_assignors() -> None:
     snapshot = group_snapshot(THREE, logs=LOGS)
-    members = {consumer: Member(by_topic) for consumer, by_topic in group_view.threads(snapshot).items()}
+    members = {consumer: Member(by_topic) for consumer, by_topic in group_view.GroupAnalysis(snapshot).threads.items()}
     made = RoundRobinAssignor("0.10").assign(members, {"t": list(range(7))})
-    assert group_view.expected_owners(snapshot, ROUNDROBIN_OLD) == made
+    assert group_view.GroupAnalysis(snapshot, strategy=ROUNDROBIN_OLD).expected == made
     assert owned_by(RANGE, snapshot) == BY_RANGE
 
 
@@ -197,7 +196,7 @@ STATES: list[tuple[str, dict[str, Any], GroupState, str]] = [
 @pytest.mark.parametrize(("case", "given", "state", "reason"), STATES, ids=[row[0] for row in STATES])
 def test_the_state_of_a_group(case: str, given: dict[str, Any], state: GroupState, reason: str) -> None:
     del case
-    found = group_view.group_state(replace(group_snapshot(logs=LOGS, **given), taken=SOON))
+    found = group_view.GroupAnalysis(replace(group_snapshot(logs=LOGS, **given), taken=SOON)).state
     assert (found.state, reason in found.reason) == (state, True), found
 
 
@@ -211,17 +210,17 @@ def test_a_group_that_stays_unstable_is_stuck(age: float) -> None:
         owners={partition("t:0"): OwnerNode("g_a-0", old)},
     )
     stuck = age > GroupAnalysis(snapshot).patience
-    assert group_view.group_state(snapshot).state is (GroupState.STUCK if stuck else GroupState.REBALANCING)
+    assert group_view.GroupAnalysis(snapshot).state.state is (GroupState.STUCK if stuck else GroupState.REBALANCING)
 
 
 def test_a_member_that_left_at_an_unknown_time_is_no_proof() -> None:
     """Its node's transaction has no time: only a later one, or an earlier snapshot, can tell."""
     snapshot = replace(group_snapshot(THREE, logs=LOGS), ids_node=stat(1, 9_000.0, pzxid=5_000))
-    assert group_view.group_state(snapshot).state is GroupState.REBALANCING
+    assert group_view.GroupAnalysis(snapshot).state.state is GroupState.REBALANCING
     earlier = replace(snapshot, taken=NOW - 500_000)
-    assert group_view.group_state(snapshot, [earlier]).state is GroupState.STUCK
+    assert group_view.GroupAnalysis(snapshot, [earlier]).state.state is GroupState.STUCK
     other = replace(earlier, ids_node=stat(1, 9_000.0, pzxid=4_000))
-    assert group_view.group_state(snapshot, [other]).state is GroupState.REBALANCING
+    assert group_view.GroupAnalysis(snapshot, [other]).state.state is GroupState.REBALANCING
 
 
 def test_known_sessions_bound_the_patience() -> None:
@@ -246,9 +245,9 @@ def test_a_brokers_group_has_kafkas_state_and_owners() -> None:
     )
     assert analysis.expected == analysis.owners == {partition("t:0"): "m-1"}
     preparing = replace(snapshot, brokers_group=replace(BROKERS, state="PreparingRebalance"))
-    assert group_view.group_state(preparing).state is GroupState.PREPARING_REBALANCE
+    assert group_view.GroupAnalysis(preparing).state.state is GroupState.PREPARING_REBALANCE
     odd = replace(snapshot, brokers_group=replace(BROKERS, state="Odd"))
-    assert group_view.group_state(odd).state is GroupState.UNKNOWN
+    assert group_view.GroupAnalysis(odd).state.state is GroupState.UNKNOWN
 
 
 def test_bridges_own_what_the_brokers_assign() -> None:
@@ -264,8 +263,8 @@ def test_a_brokers_group_of_any_name_is_explained() -> None:
     """ZooKeeper allows no node with a slash in the name, so no path is made of the group."""
     odd = group_snapshot(group="a/b", brokers_group=BROKERS, group_node=None, ids_node=None, logs=LOGS)
     problem = replace(odd, brokers_group=None, problems=(Problem("brokers' group 'a/b'", "no answer"),))
-    assert group_view.group_state(odd).state is GroupState.STABLE
-    assert group_view.group_state(problem).state is GroupState.UNKNOWN
+    assert group_view.GroupAnalysis(odd).state.state is GroupState.STABLE
+    assert group_view.GroupAnalysis(problem).state.state is GroupState.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -282,4 +281,4 @@ def test_what_could_not_be_read_is_not_none(problem: Problem, ids: bool, owners:
     snapshot = group_snapshot(problems=(problem,))
     assert (is_unread(snapshot, "ids"), is_unread(snapshot, "owners")) == (ids, owners)
     said = "the members cannot be read" if ids else "no member is registered"
-    assert strategy_in_effect(snapshot).why.startswith(said)
+    assert group_view.GroupAnalysis(snapshot).strategy.why.startswith(said)

@@ -12,7 +12,7 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from tests.values import present
-from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -25,7 +25,6 @@ from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Member
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
 from zkconsumer.operations.brokers_reader import member_of
-from zkconsumer.operations.command_config import command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot

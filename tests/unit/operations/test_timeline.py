@@ -26,7 +26,7 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     TopicNode,
 )
-from zkconsumer.operations.timeline import EventKind, TimelineEvent, events, rebalances
+from zkconsumer.operations.group_timeline import EventKind, TimelineEvent, events, rebalances
 
 Claims = dict[str, tuple[str, int]]
 

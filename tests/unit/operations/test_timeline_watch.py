@@ -10,7 +10,7 @@ from tests.group_snapshots import group_snapshot
 from tests.values import present
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.operations.timeline import EventKind, TimelineEvent
+from zkconsumer.operations.group_timeline import EventKind, TimelineEvent
 from zkconsumer.operations.timeline_watch import GIVEN_UP, SETTLED, GroupWatch, OpenRebalance
 from zkconsumer.testing import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper.node_codecs import encode_owner, encode_registration

@@ -15,7 +15,7 @@ from tests.timing import eventually
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, OffsetCommitError
-from zkconsumer.spark.batch_snapshot import make
+from zkconsumer.spark.batch_reader import make_snapshot
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.streaming_query import QueryRun
@@ -144,7 +144,7 @@ def test_a_coordinator_that_moves_is_found_again(cluster: FakeCluster, run: Any)
 def test_a_snapshot_moves_the_offsets_of_a_group_without_members(
     cluster: FakeCluster, member: ZookeeperConsumerConnector
 ) -> None:
-    part = make({**common(cluster), "subscribe": "t", "startingOffsets": "group"})
+    part = make_snapshot({**common(cluster), "subscribe": "t", "startingOffsets": "group"})
     assert [(start, end) for _, _, start, end in part.ranges] == [(3, 10), (3, 10)]
     with pytest.raises(OffsetCommitError, match=r"not committed: t-0, t-1 \(the group has live members"):
         part.commit()
@@ -156,7 +156,7 @@ def test_a_snapshot_moves_the_offsets_of_a_group_without_members(
 
 
 def test_what_the_coordinator_refuses_is_named(cluster: FakeCluster) -> None:
-    part = make({**common(cluster), "subscribe": "t"})
+    part = make_snapshot({**common(cluster), "subscribe": "t"})
     cluster.fail("OffsetCommit", 12)
     with pytest.raises(OffsetCommitError, match=r"group g: not committed: t-0, t-1 \(OFFSET_METADATA_TOO_LARGE\)"):
         part.commit()

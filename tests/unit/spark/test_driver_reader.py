@@ -15,12 +15,11 @@ from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from tests.unit.spark.dictionary_cluster import FakeCluster, run_on
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark import driver_reader, range_reader
+from zkconsumer.spark import range_reader, stream_reader
 from zkconsumer.spark.data_source import ZkConsumerDataSource
-from zkconsumer.spark.driver_reader import DriverReader
 from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.spark.stream_reader import StreamReader
+from zkconsumer.spark.stream_reader import DriverReader, StreamReader
 from zkconsumer.spark.streaming_query import QueryRun
 
 OPTIONS = {
@@ -101,7 +100,7 @@ def test_a_batch_is_read_with_its_planning() -> None:
 
 def test_a_connection_without_use_is_not_believed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker closes it after a while. The next batch would be late then, and a warning logged for nothing."""
-    monkeypatch.setattr(driver_reader, "KEPT_FOR", -1.0)
+    monkeypatch.setattr(stream_reader, "KEPT_FOR", -1.0)
     with ScriptedBroker(three_messages, three_messages) as broker:
         reader = reader_of(OneBroker(broker.endpoint()))
         _, end = reader.read({})
@@ -175,7 +174,7 @@ def test_a_repeated_batch_is_read_by_its_end_alone(monkeypatch: pytest.MonkeyPat
 
 def test_a_batch_too_large_for_the_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both the query's process and Spark's driver hold all of a batch."""
-    monkeypatch.setattr(driver_reader, "DRIVER_BYTES", 1)
+    monkeypatch.setattr(stream_reader, "DRIVER_BYTES", 1)
     with (
         ScriptedBroker(three_messages) as broker,
         pytest.raises(ConfigException, match="readOnDriver.*maxOffsetsPerTrigger"),

@@ -9,8 +9,7 @@ import pytest
 
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark import source_reports
-from zkconsumer.spark.batch_reader import BatchReader
-from zkconsumer.spark.batch_snapshot import Snapshot
+from zkconsumer.spark.batch_reader import BatchReader, Snapshot
 from zkconsumer.spark.offset_ranges import in_words
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.schema import source_schema

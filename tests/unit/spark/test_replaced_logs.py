@@ -14,7 +14,7 @@ from zkconsumer.errors import OffsetCommitError, OffsetOutOfRangeError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.spark import membership
-from zkconsumer.spark.batch_snapshot import make
+from zkconsumer.spark.batch_reader import make_snapshot
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.membership import LiveMembership
@@ -426,22 +426,22 @@ def test_a_snapshot_of_a_topic_made_anew_reads_it_whole(
 ) -> None:
     """Each snapshot was empty until the log had grown beyond the group's old offset, and then began there."""
     given = {**options(cluster, coordination, membership="none"), "startingOffsets": "group"}
-    make(given).commit()
+    make_snapshot(given).commit()
     assert stored(cluster, coordination) == [BEFORE, BEFORE]
     make_anew(cluster, 30)
     if coordination == "kafka":  # the cluster in memory deletes them with the topic, brokers by and by
         with cluster_of(parse(given)) as beside:
             beside.commit("g", {A: BEFORE, B: BEFORE})
     with pytest.raises(OffsetOutOfRangeError, match="t-0: group 'g' has come to offset 40, but its log ends at 30"):
-        make({**given, "failOnDataLoss": True})
+        make_snapshot({**given, "failOnDataLoss": True})
     assert not caplog.records
-    part = make(given)
+    part = make_snapshot(given)
     assert [tuple(range_) for range_ in part.ranges] == [("t", 0, 0, 30), ("t", 1, 0, 30)]
     assert "t-1: group 'g' has come to offset 40, but its log ends at 30; its topic was made anew" in caplog.text
     fill(cluster, 5)
     part.commit()
     assert stored(cluster, coordination) == [30, 30]
-    assert [range_.size for range_ in make(given).ranges] == [5, 5]
+    assert [range_.size for range_ in make_snapshot(given).ranges] == [5, 5]
 
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
@@ -450,7 +450,7 @@ def test_a_snapshot_sets_nobody_back(coordination: str, cluster: FakeCluster) ->
     given = {**options(cluster, coordination, membership="none"), "startingOffsets": "group"}
     with cluster_of(parse(given)) as beside:
         beside.commit("g", {A: 1000, B: 1000})
-        part = make(given)
+        part = make_snapshot(given)
         beside.commit("g", {A: 900}, also_back=True)
         part.commit()
         assert stored(cluster, coordination) == [900, BEFORE]
@@ -462,4 +462,4 @@ def test_a_snapshot_beyond_what_consumers_see_is_empty(cluster: FakeCluster, mon
     given = {**options(cluster, "zookeeper", membership="none"), "startingOffsets": "group", "failOnDataLoss": "true"}
     with cluster_of(parse(given)) as beside:
         beside.commit("g", {A: BEFORE + 10, B: BEFORE - 1})
-    assert [tuple(range_) for range_ in make(given).ranges] == [("t", 0, 50, 50), ("t", 1, 39, 40)]
+    assert [tuple(range_) for range_ in make_snapshot(given).ranges] == [("t", 0, 50, 50), ("t", 1, 39, 40)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.spark.running_batch_partitions import NEVER, BatchRetention
+from zkconsumer.spark.query_member import NEVER, BatchRetention
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 ME, OTHER = ThreadId("g_me-0"), ThreadId("g_other-0")

@@ -48,14 +48,20 @@ class Answering:
         self.asked.pop(0)(SimpleNamespace(successful=lambda: successful))
 
 
+class ConnectedSession(Session):
+    """A session whose client has connected."""
+
+    def __init__(self, client: Answering) -> None:
+        super().__init__("h:2181", timeout=REQUESTED, on_change=lambda _: None)
+        self._client = client
+        self._connection = SimpleNamespace(ready=True, negotiated=NEGOTIATED)  # type: ignore[assignment]
+        self.lease.resume(self.lease.epoch)
+
+
 @pytest.fixture
 def connected() -> tuple[Session, Answering]:
-    session = Session("h:2181", timeout=REQUESTED, on_change=lambda _: None)
     client = Answering()
-    session._client = client
-    session._connection = SimpleNamespace(ready=True, negotiated=NEGOTIATED)  # type: ignore[assignment]
-    session.lease.resume(session.lease.epoch)
-    return session, client
+    return ConnectedSession(client), client
 
 
 def test_the_stamp_is_the_send_time_plus_the_negotiated_timeout(

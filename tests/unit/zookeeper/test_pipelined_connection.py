@@ -42,32 +42,72 @@ class Wire:
         return self.end.recv(size)
 
 
+class QueuedRequests(KazooClient):  # type: ignore[misc]
+    """A client of kazoo whose queues the tests fill and look at."""
+
+    def add(self, request: Any, result: Any) -> None:
+        self._queue.append((request, result))
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+
+class StartedConnection(ServerConnection):
+    """A connection in its main loop, as kazoo leaves it after a login, of which the tests take single steps."""
+
+    def __init__(self, client: KazooClient, wire: Any) -> None:
+        super().__init__(client, KazooRetry())
+        self._read_sock, self._write_sock = socket.socketpair()
+        self._socket = wire
+        self._xid = 0
+
+    def announce_requests(self, count: int) -> None:
+        self._write_sock.send(b"\0" * count)
+
+    @property
+    def announced(self) -> bool:
+        return bool(self.handler.select([self._read_sock], [], [], 0)[0])
+
+    def send(self) -> None:
+        self._send_request(SOON, SOON)
+
+    def read(self) -> Any:
+        return self._read_socket(SOON)
+
+    def connect_again(self) -> None:
+        self.prepare("test", None)
+        self._connect("host", "127.0.0.1", 1)
+
+    def use(self, wire: Any) -> None:
+        self._socket = wire
+
+    def close_announcements(self) -> None:
+        self._read_sock.close()
+        self._write_sock.close()
+
+
 class Line:
-    """A connection in its main loop, as kazoo leaves it after a login, and the server's end."""
+    """A started connection, and the server's end."""
 
     def __init__(self) -> None:
         self.handler = NamedHandler()
-        self.client = KazooClient(hosts="127.0.0.1:1", handler=self.handler)
-        self.connection = ServerConnection(self.client, KazooRetry())
-        self.connection._read_sock, self.connection._write_sock = socket.socketpair()
+        self.client = QueuedRequests(hosts="127.0.0.1:1", handler=self.handler)
         ours, self.server = socket.socketpair()
         self.server.settimeout(SOON)
         self.wire = Wire(ours)
-        self.connection._socket = self.wire
-        self.connection._xid = 0
+        self.connection = StartedConnection(self.client, self.wire)
 
     def queue(self, count: int, *, announced: int | None = None) -> list[Any]:
         results = [self.handler.async_result() for _ in range(count)]
         for number, result in enumerate(results):
-            self.client._queue.append((Exists(f"/{number}", None), result))
-        self.connection._write_sock.send(b"\0" * (count if announced is None else announced))
+            self.client.add(Exists(f"/{number}", None), result)
+        self.connection.announce_requests(count if announced is None else announced)
         return results
-
-    def send(self) -> None:
-        self.connection._send_request(SOON, SOON)
-
-    def read(self) -> Any:
-        return self.connection._read_socket(SOON)
 
     def arrived_at_server(self) -> list[int]:
         """The numbers of the requests that the server has."""
@@ -86,8 +126,9 @@ class Line:
         return numbers
 
     def close(self) -> None:
-        for one in (self.wire.end, self.server, self.connection._read_sock, self.connection._write_sock):
-            one.close()
+        self.wire.end.close()
+        self.server.close()
+        self.connection.close_announcements()
 
 
 @pytest.fixture
@@ -104,58 +145,57 @@ def answer(number: int) -> bytes:
 
 def test_what_is_queued_goes_out_in_one_write(line: Line) -> None:
     line.queue(50)
-    line.send()
+    line.connection.send()
     assert line.wire.sends == 1
     assert line.arrived_at_server() == list(range(1, 51))
-    assert len(line.client._pending) == 50
-    assert not line.client._queue
+    assert line.client.pending == 50
+    assert line.client.queued == 0
 
 
 def test_answers_are_looked_at_between_writes(line: Line) -> None:
     line.queue(server_connection.AT_ONCE + 10)
-    line.send()
+    line.connection.send()
     assert len(line.arrived_at_server()) == server_connection.AT_ONCE
-    line.send()
+    line.connection.send()
     assert len(line.arrived_at_server()) == 10
 
 
 def test_a_request_waits_for_its_announcement(line: Line) -> None:
     """It is queued first and announced then: to wait for the announcement here would keep all answers waiting."""
     line.queue(2, announced=1)
-    line.send()
+    line.connection.send()
     assert line.arrived_at_server() == [1]
-    assert len(line.client._queue) == 1
+    assert line.client.queued == 1
 
 
 def test_an_announcement_without_a_request_is_taken_away(line: Line) -> None:
     line.queue(0, announced=1)
-    line.send()
+    line.connection.send()
     assert line.arrived_at_server() == []
-    assert line.handler.select([line.connection._read_sock], [], [], 0) == ([], [], [])
+    assert not line.connection.announced
 
 
 def test_what_has_arrived_is_read_in_one_go(line: Line) -> None:
     results = line.queue(4)
-    line.send()
+    line.connection.send()
     fourth = answer(4)
     line.server.sendall(answer(1) + answer(2) + answer(3) + fourth[:9])
-    line.read()
+    line.connection.read()
     assert [result.ready() for result in results] == [True, True, True, False]
     assert line.wire.receives == 1
     line.server.sendall(fourth[9:])
-    line.read()
+    line.connection.read()
     assert [result.get_nowait() for result in results] == [None] * 4
 
 
 def test_a_new_connection_forgets_bytes_of_the_one_before(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.queue(1)
-    line.send()
+    line.connection.send()
     line.server.sendall(answer(1) + answer(2)[:7])
-    line.read()
+    line.connection.read()
     seen = []
     monkeypatch.setattr(ConnectionHandler, "_connect", lambda self, *_: seen.append(self._arrived) or (6000.0, 1000.0))
-    line.connection.prepare("test", None)
-    line.connection._connect("host", "127.0.0.1", 1)
+    line.connection.connect_again()
     assert seen == [b""]
 
 
@@ -169,12 +209,13 @@ def test_what_tls_has_decrypted_is_not_left_lying(line: Line, monkeypatch: pytes
         accepting = pool.submit(server_side.wrap_socket, line.server, server_side=True)
         ours = client_side.wrap_socket(line.wire.end, server_hostname="localhost")
         line.server = accepting.result(SOON)
-    line.wire.end = line.connection._socket = ours
+    line.wire.end = ours
+    line.connection.use(ours)
     results = line.queue(3)
-    line.send()
+    line.connection.send()
     monkeypatch.setattr(server_connection, "READ_AHEAD", 20)
     line.server.sendall(answer(1) + answer(2) + answer(3))
-    line.read()
+    line.connection.read()
     assert all(result.ready() for result in results)
 
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from zkconsumer.cli.dead.listing import COLUMNS, row
-from zkconsumer.cli.dead.messages import read_messages
-from zkconsumer.cli.dead.selected import (
+from zkconsumer.cli.dead.listing import (
+    COLUMNS,
     Selected,
     add_group,
     add_selection,
@@ -24,8 +23,10 @@ from zkconsumer.cli.dead.selected import (
     filter_of,
     pointer_nodes,
     read_selected,
+    row,
     wrong_usage,
 )
+from zkconsumer.cli.dead.messages import read_messages
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient

@@ -11,8 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
-from zkconsumer.cli.dead.listing import when
-from zkconsumer.cli.dead.selected import (
+from zkconsumer.cli.dead.listing import (
     Selected,
     add_group,
     add_selection,
@@ -20,6 +19,7 @@ from zkconsumer.cli.dead.selected import (
     complain,
     pointer_nodes,
     read_selected,
+    when,
     wrong_usage,
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_client

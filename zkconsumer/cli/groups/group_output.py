@@ -26,9 +26,8 @@ from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots
 from zkconsumer.cli.tables import TABLE, Table, printable, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
-from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_words
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource, gone_words
 from zkconsumer.operations.judgement import Judgement, judge
-from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}

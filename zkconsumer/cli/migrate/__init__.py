@@ -14,12 +14,12 @@ import warnings
 from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
-from zkconsumer.cli.migrate.migrated_group import MigratedGroup
+from zkconsumer.cli.migrate.migration_steps import MigratedGroup
 from zkconsumer.cli.source_arguments import connect_options
+from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.offset_moves import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.command_config import read_properties
 
 NAME = "migrate"
 HELP = "move a group's offsets from ZooKeeper to Kafka, and back"

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, WAIT, existing_undo_file
-from zkconsumer.cli.offsets.stop_signals import StopSignals
-from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
+from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_client, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient

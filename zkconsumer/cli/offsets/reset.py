@@ -15,10 +15,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
-from zkconsumer.cli.offsets.stop_signals import StopSignals
-from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
+from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import connect_options, open_client, open_source
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
@@ -27,11 +25,10 @@ from zkconsumer.core.offset_moves import PartitionSelection, Store, parse_select
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import hint_for_unknown
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
 from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
-from zkconsumer.operations.snapshot_source import SnapshotSource
 from zkconsumer.runtime.deadline import Deadline
 
 

@@ -9,10 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import add_wait_argument
-from zkconsumer.cli.offsets.stop_signals import StopSignals
-from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
+from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient

@@ -1,24 +1,29 @@
 """Performs writes of offsets and tells what became of them, on standard error. The main thread's.
 
-Standard output belongs to the tables, which scripts read.
+Standard output belongs to the tables, which scripts read. After Ctrl-C or SIGTERM the run ends after the slice under
+way, and tells what was written.
 """
 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
 
-from zkconsumer.cli.offsets.operated_group import OperatedGroup
-from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
+from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.cluster.group_offsets import GroupOffsets, KafkaGroupOffsets
 from zkconsumer.core.names import first_of
 from zkconsumer.core.offset_moves import Store, StoreEntry
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.offset_writer import (
+    GroupOwners,
     OffsetRun,
     OwnedZooKeeperOffsets,
     OwnerCheckedKafkaOffsets,
@@ -26,6 +31,62 @@ from zkconsumer.operations.offset_writer import (
     wait_until_followed,
 )
 from zkconsumer.runtime.deadline import Deadline
+
+
+class StopSignals:
+    """Takes SIGINT and SIGTERM within a ``with`` block of the main thread. A second signal interrupts at once.
+
+    ``code`` is the exit code after a signal as a shell shows it, 0 without one. After an interrupt the block ends with
+    SystemExit and this code.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        """Return whether a signal has come."""
+        return bool(self.code)
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt) and self.code:
+            raise SystemExit(self.code) from error  # the code of Ctrl-C, 130, would be told after SIGTERM
+
+    def _came(self, number: int, _: FrameType | None) -> None:
+        if self.code:
+            raise KeyboardInterrupt
+        self.code = 128 + number
+
+
+class OperatedGroup:
+    """One group on one cluster. A context manager; it does not close the client."""
+
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self.group = group
+        self.client = client
+        self._kafka: KafkaGroupOffsets | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kafka is not None:
+            self._kafka.close()
+
+    def offsets(self, store: Store) -> GroupOffsets:
+        """Return one of the stores. Raises ConfigException if ZooKeeper is needed and was not named; RegistryError."""
+        if store is Store.ZOOKEEPER:
+            return OwnedZooKeeperOffsets(self.client.session, self.group)
+        self._kafka = self._kafka or KafkaGroupOffsets(self.client, self.group)
+        owners = GroupOwners(self.client.session, self.group) if self.client.zookeeper else None
+        return OwnerCheckedKafkaOffsets(self._kafka, owners)
 
 
 def complain(text: str) -> None:

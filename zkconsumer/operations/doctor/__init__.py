@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.operations.doctor import (
     balance,
-    clocks,
     cluster,
+    findings,
     members,
     offsets,
     owners,
-    reading,
     strategies,
     timeouts,
 )
-from zkconsumer.operations.doctor import stuck_groups as progress
 from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 
@@ -70,9 +68,9 @@ _BALANCE: tuple[Check, ...] = tuple(
 _PROGRESS: tuple[Check, ...] = tuple(
     Check(name, purpose, run, needs, name == "stuck", "docs/judgement.md")
     for name, purpose, run, needs in (
-        ("standing-still", "owners that do not get on", progress.standing_still, _OWNERS + _OFFSETS),
-        ("no-member", "waiting messages of a group without members", progress.without_members, _IDS),
-        ("stuck", "a group that does not settle", progress.stuck_groups, _CLAIMS),
+        ("standing-still", "owners that do not get on", owners.standing_still, _OWNERS + _OFFSETS),
+        ("no-member", "waiting messages of a group without members", owners.without_members, _IDS),
+        ("stuck", "a group that does not settle", owners.stuck_groups, _CLAIMS),
     )
 )
 
@@ -94,8 +92,8 @@ CHECKS: tuple[Check, ...] = (
     Check("mixed-coordination", "both message models, or a migration half way", members.mixed_coordination, _IDS),
     Check("session-timeout", "session timeouts that the servers change", timeouts.session_timeouts, _IDS),
     Check("scala-patience", "Scala members that give up before a session ends", timeouts.scala_patience, _IDS),
-    Check("member-clock", "members whose clock differs from ZooKeeper's", clocks.member_clocks, _IDS),
-    Check("our-clock", "this machine's clock against ZooKeeper's", clocks.our_clock),
+    Check("member-clock", "members whose clock differs from ZooKeeper's", timeouts.member_clocks, _IDS),
+    Check("our-clock", "this machine's clock against ZooKeeper's", timeouts.our_clock),
     *_PROGRESS,
     Check("dead-offsets", "offsets of topics and partitions that are gone", offsets.dead_offsets, _OFFSETS, False),
     Check("offset-outside-log", "offsets below or beyond their log", offsets.offsets_outside_logs, _OFFSETS, False),
@@ -105,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
     Check("acl", "nodes that only some members may change", cluster.mixed_rights, _CLAIMS + _OFFSETS),
     Check("chroot", "a wrong, missing or doubled chroot", cluster.chroot_mistakes),
     Check("brokers", "missing listeners, leaders and replicas", cluster.broker_side, (), False),
-    Check("unread", "what could not be read", reading.unread_parts, (), False),
+    Check("unread", "what could not be read", findings.unread_parts, (), False),
 )
 """All checks, in the order of their findings of equal level."""
 
@@ -145,7 +143,7 @@ def _told_once(found: Sequence[Finding]) -> list[Finding]:
     told = next((one for one in found if one.check == "acl" and "right to read is missing" in one.text), None)
     if told is None:
         return list(found)
-    same = [one for one in found if one.unknown and reading.is_forbidden(one.text)]
+    same = [one for one in found if one.unknown and findings.is_forbidden(one.text)]
     if not same:
         return list(found)
     checks = ", ".join(dict.fromkeys(one.check for one in same))
@@ -173,7 +171,7 @@ def _gaps(check: Check, snapshot: GroupSnapshot) -> list[Finding]:
     """Return one finding if nodes that the check judges were not all read."""
     if not check.in_zookeeper and not snapshot.zookeeper:
         return []
-    reasons = [why for part in check.needs if (why := reading.why_no_nodes(snapshot, part))]
+    reasons = [why for part in check.needs if (why := findings.why_no_nodes(snapshot, part))]
     return [unknown(f"not all nodes were read ({reasons[0]})")] if reasons else []
 
 

@@ -20,8 +20,8 @@ from zkconsumer.operations.doctor.findings import (
     partitions_text,
     seconds,
     unknown,
+    why_no_nodes,
 )
-from zkconsumer.operations.doctor.reading import why_no_nodes
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LoanNode, NoteSummary, PointedMessage, PointersNode
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths

@@ -10,13 +10,14 @@ from zkconsumer.operations.doctor.findings import (
     Level,
     Observations,
     counted,
+    forbidden_nodes,
     listed,
     not_looked_at,
     partitions_text,
     shell_command,
     unknown,
+    why_unread,
 )
-from zkconsumer.operations.doctor.reading import forbidden_nodes, why_unread
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths

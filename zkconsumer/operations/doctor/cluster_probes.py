@@ -13,8 +13,8 @@ from dataclasses import replace
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import RegistryError
-from zkconsumer.operations.chroot_probe import closing_session, roots_beside
 from zkconsumer.operations.doctor.findings import ClockProbe
+from zkconsumer.operations.group_lookup import closing_session, roots_beside
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths

@@ -16,9 +16,9 @@ from zkconsumer.operations.doctor.findings import (
     not_looked_at,
     our_command,
     seconds,
+    topics_problem,
     unknown,
 )
-from zkconsumer.operations.doctor.reading import topics_problem
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths
@@ -31,8 +31,6 @@ MANY_COMMITS = 100
 FLAPS_AN_HOUR = 12
 FEWEST_FLAPS = 4
 """Changes under ``ids`` that count as flapping: so many an hour, and so many at least (one deployment makes two)."""
-EARLY_AVERAGE = 20
-"""Changes since the group began that make their average an hour worth a note."""
 
 
 def unreadable_nodes(seen: Observations) -> Iterator[Finding]:

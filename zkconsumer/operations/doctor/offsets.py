@@ -12,13 +12,15 @@ from zkconsumer.operations.doctor.findings import (
     Level,
     Observations,
     counted,
+    not_read,
     our_command,
     partitions_text,
     seconds,
     shell_command,
+    topics_problem,
     unknown,
+    why_topic_unread,
 )
-from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_topic_unread
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, gone_before, gone_words, lag_between
 
 JUST_COMMITTED_MS = 10_000

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.serving.api import Document
 from zkconsumer.operations.serving.burrow_rules import (
-    DEFAULT_LIMITS,
+    EXPIRE_GROUP,
+    INTERVALS,
     BurrowStatus,
     CommitWindow,
-    Limits,
     ObservedCommit,
     status_of,
     status_of_group,
 )
-from zkconsumer.operations.serving.group_details import Document
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 
 OK = 200
@@ -49,7 +49,6 @@ class BurrowCluster:
     now: int
     host: str
     interval: float
-    limits: Limits = DEFAULT_LIMITS
 
     def answer(self, url: str, path: Sequence[str]) -> BurrowAnswer | None:
         """Return the answer to ``/v3/kafka/<path>``, None if Burrow has no such path.
@@ -127,7 +126,7 @@ class BurrowCluster:
     def _found(self, group: str) -> bool:
         watched = self.groups.get(group)
         times = () if watched is None else (w.commits[-1].time for w in watched.windows.values() if w.commits)
-        return max(times, default=-1) >= self.now - self.limits.expire_group * 1000
+        return max(times, default=-1) >= self.now - EXPIRE_GROUP * 1000
 
     def _consumer(self, url: str, cluster: str, group: str) -> BurrowAnswer:
         if cluster != self.name or not self._found(group):
@@ -142,7 +141,7 @@ class BurrowCluster:
     def _detail(self, watched: WatchedGroup, tp: TopicPartition) -> Document:
         window = watched.windows.get(tp, CommitWindow())
         owner, client = _owner(watched.snapshot, tp)
-        missing = [None] * (self.limits.intervals - len(window.commits) if window.commits else 0)
+        missing = [None] * (INTERVALS - len(window.commits) if window.commits else 0)
         return {
             "offsets": [*missing, *map(_offset, window.commits)],
             "owner": owner,
@@ -163,7 +162,7 @@ class BurrowCluster:
             return BurrowAnswer(NOT_FOUND, answer.document)
         watched = self.groups[group]
         judged = [self._judged(watched, tp) for tp in _partitions(watched)]
-        complete = sum(window.complete(self.limits) == 1 for _, window, _ in judged)
+        complete = sum(window.complete == 1 for _, window, _ in judged)
         largest = max((window.lag for _, window, _ in judged), default=0)
         status |= {
             "status": status_of_group([state for state, _, _ in judged]).name,
@@ -177,7 +176,7 @@ class BurrowCluster:
 
     def _judged(self, watched: WatchedGroup, tp: TopicPartition) -> tuple[BurrowStatus, CommitWindow, Document]:
         window = watched.windows.get(tp, CommitWindow())
-        status = status_of(window, self.now, self.limits)
+        status = status_of(window, self.now)
         owner, client = _owner(watched.snapshot, tp)
         return (
             status,
@@ -191,7 +190,7 @@ class BurrowCluster:
                 "start": _offset(window.commits[0]) if window.commits else None,
                 "end": _offset(window.commits[-1]) if window.commits else None,
                 "current_lag": window.lag,
-                "complete": _float32(window.complete(self.limits)),
+                "complete": _float32(window.complete),
             },
         )
 

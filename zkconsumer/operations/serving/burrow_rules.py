@@ -25,24 +25,13 @@ class BurrowStatus(enum.IntEnum):
     REWIND = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Burrow's settings, with its defaults.
-
-    ``intervals`` is the length of a window in commits. A window that is less than ``minimum_complete`` (0 to 1) full is
-    not judged. A lag of at most ``allowed_lag`` messages is none. A group whose last commit is older than
-    ``expire_group`` seconds is not found. ``offset_refresh`` is the least time in seconds between two log ends that are
-    kept.
-    """
-
-    intervals: int = 10
-    minimum_complete: float = 0.0
-    allowed_lag: int = 0
-    expire_group: int = 604_800
-    offset_refresh: int = 30
-
-
-DEFAULT_LIMITS = Limits()
+# Burrow's settings with its defaults. The others, for windows that are not full and lags that do not count, are 0.
+INTERVALS = 10
+"""The length of a window in commits."""
+EXPIRE_GROUP = 604_800
+"""A group whose last commit is older than so many seconds is not found."""
+OFFSET_REFRESH = 30
+"""The least time in seconds between two log ends that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +63,44 @@ class CommitWindow:
     commits: tuple[ObservedCommit, ...] = ()
     ends: tuple[LogEnd, ...] = ()
 
-    def with_end(self, end: int, now: int, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
+    def with_end(self, end: int, now: int) -> CommitWindow:
         """Return the window with one more end of the log, read at ``now``.
 
-        The new end replaces the last end, unless the last end began a new span of ``offset_refresh``. So the
+        The new end replaces the last end, unless the last end began a new span of ``OFFSET_REFRESH``. So the
         kept ends cover minutes, however often the log is read.
         """
         earlier = self.ends
-        if len(earlier) > 1 and earlier[-1].time - earlier[-2].time < limits.offset_refresh * 1000:
+        if len(earlier) > 1 and earlier[-1].time - earlier[-2].time < OFFSET_REFRESH * 1000:
             earlier = earlier[:-1]
-        return replace(self, ends=(*earlier, LogEnd(end, now))[-limits.intervals :])
+        return replace(self, ends=(*earlier, LogEnd(end, now))[-INTERVALS:])
 
-    def with_commit(self, commit: ObservedCommit, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
+    def with_commit(self, commit: ObservedCommit) -> CommitWindow:
         """Return the window with this commit, or the same window if the commit is not newer than the last one."""
         if self.commits and commit.order <= self.commits[-1].order:
             return self
-        return replace(self, commits=(*self.commits, commit)[-limits.intervals :])
+        return replace(self, commits=(*self.commits, commit)[-INTERVALS:])
 
     @property
     def lag(self) -> int:
         """Messages between the last commit and the log's end; 0 without either, as Burrow has it."""
         return max(0, self.ends[-1].end - self.commits[-1].offset) if self.ends and self.commits else 0
 
-    def complete(self, limits: Limits = DEFAULT_LIMITS) -> float:
-        """Return the share of the window that commits fill."""
-        return len(self.commits) / limits.intervals
+    @property
+    def complete(self) -> float:
+        """The share of the window that commits fill."""
+        return len(self.commits) / INTERVALS
 
 
-def status_of(window: CommitWindow, now: int, limits: Limits = DEFAULT_LIMITS) -> BurrowStatus:
+def status_of(window: CommitWindow, now: int) -> BurrowStatus:
     """Return the state of a partition at ``now``, in milliseconds since 1970."""
     commits = window.commits
-    if not commits or window.complete(limits) < limits.minimum_complete or window.lag <= limits.allowed_lag:
+    if not commits or window.lag == 0:
         return BurrowStatus.OK
     if _stopped(commits, now) and not _caught_up_recently(window):
         return BurrowStatus.STOP
     if _rewound(commits):
         return BurrowStatus.REWIND
-    if any(commit.lag is not None and commit.lag <= limits.allowed_lag for commit in commits):
+    if any(commit.lag is not None and commit.lag <= 0 for commit in commits):
         return BurrowStatus.OK
     if len({commit.offset for commit in commits}) == 1:
         return BurrowStatus.STALL

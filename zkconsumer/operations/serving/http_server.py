@@ -1,22 +1,236 @@
-"""The HTTP server of ``zkconsumer serve``, and its streams of events.
+"""The HTTP server of ``zkconsumer serve``: its paths, and its streams of events.
 
-:class:`~zkconsumer.operations.serving.bounded_http.BoundedServer` bounds its threads, times and sizes. Its threads are
-``zkconsumer-serve-accept`` and ``zkconsumer-serve-request``. :meth:`GroupServer.close` ends them all.
+Each path is answered from the board of the last poll. Asking therefore never causes a request to ZooKeeper or a broker.
+:class:`Routes` does no I/O, and any thread may call it.
+
+:class:`~zkconsumer.operations.serving.bounded_http.BoundedServer` bounds the server's threads, times and sizes. The
+threads are ``zkconsumer-serve-accept`` and ``zkconsumer-serve-request``. :meth:`GroupServer.close` ends them all.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.serving.access import ListenAddress
-from zkconsumer.operations.serving.bounded_http import TEXT, WRITE_SECONDS, BoundedServer, RequestHandler, Response
-from zkconsumer.operations.serving.poller import Poller
-from zkconsumer.operations.serving.routes import Routes, request_of
+from zkconsumer.operations.judgement import Judgement
+from zkconsumer.operations.serving.api import Details, Document, details, group_document, groups_document
+from zkconsumer.operations.serving.bounded_http import (
+    COOKIE,
+    TEXT,
+    WRITE_SECONDS,
+    AccessRules,
+    BoundedServer,
+    ListenAddress,
+    RequestHandler,
+    Response,
+    text,
+)
+from zkconsumer.operations.serving.burrow_answers import BurrowCluster
+from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, metrics_text
+from zkconsumer.operations.serving.poller import Board, Poller
+from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+
+JSON = "application/json"
+
+_OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "ready")}
+"""Paths for probes. They need no token, and tell nothing of the groups."""
+
+_LATE = 3
+"""A board is too old to be ready after this many intervals."""
+_PARAMETERS = 16
+_PATIENCE = 5.0
+"""Seconds to wait while another thread makes the details of a group."""
+_DETAILS = 64
+"""The most groups whose details are kept between two readings."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request. ``path`` has the decoded elements, ``headers`` have lower-case names."""
+
+    target: str
+    path: tuple[str, ...]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+def request_of(target: str, headers: Mapping[str, str]) -> HttpRequest:
+    """Return the request for the target of a request line. Raises ValueError for a target that is no path."""
+    path, _, query = target.partition("?")
+    if not path.startswith("/"):
+        raise ValueError("a path is wanted")
+    elements = tuple(unquote(element) for element in path.removesuffix("/").split("/")[1:])
+    return HttpRequest(path, elements, dict(parse_qsl(query, max_num_fields=_PARAMETERS)), headers)
+
+
+def document(found: Document, status: int = 200) -> Response:
+    """Return a JSON document. ASCII only: a reader escapes what a node's name may hold, and nothing breaks before."""
+    return Response(status, json.dumps(found, separators=(",", ":")).encode(), JSON)
+
+
+class Routes:
+    """Answers requests from the latest board.
+
+    Arguments: ``board`` returns it. ``rules`` say who may ask. ``cluster`` is the name in Burrow's paths, ``host`` that
+    of this machine. ``interval`` is that of the polls in seconds. ``files`` are those of the page, by name.
+    ``as_taken`` answers as of the latest snapshot in place of now, for snapshots of the past.
+    """
+
+    def __init__(
+        self,
+        board: Callable[[], Board],
+        rules: AccessRules,
+        *,
+        cluster: str,
+        host: str,
+        interval: float,
+        files: Mapping[str, tuple[bytes, str]],
+        as_taken: bool = False,
+    ) -> None:
+        self._board = board
+        self._rules = rules
+        self._cluster = cluster
+        self._host = host
+        self._interval = interval
+        self._files = files
+        self._as_taken = as_taken
+        self._details: dict[str, tuple[WatchedGroup, Details]] = {}
+        self._making = InterruptibleLock()
+
+    def answer(self, request: HttpRequest) -> Response:
+        """Return the answer to a GET."""
+        if not self._rules.host_allowed(request.headers.get("host")):
+            return text(403, "this server answers only under a loopback name, such as 127.0.0.1 or localhost")
+        if request.path in _OPEN:
+            return self._probe(request)
+        if not self._rules.token_given(request.headers, request.query):
+            refused = text(401, "a token is needed: 'Authorization: Bearer TOKEN', or ?token=TOKEN once in a browser")
+            return Response(401, refused.body, refused.content_type, {"WWW-Authenticate": "Bearer"})
+        if "token" in request.query and not request.path:
+            return self._remembered(request)
+        return self._allowed(request)
+
+    def _remembered(self, request: HttpRequest) -> Response:
+        """Return a redirection that puts the token into a cookie, and so out of the address and the history."""
+        rest = urlencode({name: value for name, value in request.query.items() if name != "token"})
+        cookie = f"{COOKIE}={self._rules.cookie}; HttpOnly; SameSite=Strict; Path=/"
+        return Response(303, headers={"Location": f"/?{rest}" if rest else "/", "Set-Cookie": cookie})
+
+    def _probe(self, request: HttpRequest) -> Response:
+        if request.path == ("burrow", "admin"):
+            return Response(200, b"GOOD")
+        board = self._board()
+        if request.path == ("healthz",):
+            return text(503, "the poller has ended") if board.ended else text(200, "ok")
+        why = self._not_ready(board)
+        if request.path == ("burrow", "admin", "ready"):
+            return Response(503 if why else 200, b"STARTING" if why else b"READY")
+        return text(503, why) if why else text(200, "ready")
+
+    def _not_ready(self, board: Board) -> str:
+        """Return why the answers are not to be relied on, empty if they are. It names no group and no address."""
+        if board.ended:
+            return "the poller has ended"
+        if board.completed is None:
+            return "the first poll has not completed"
+        if board.failure:
+            return "the last poll could read nothing"
+        late = _now() - board.completed > 1000 * (_LATE * self._interval + board.seconds)
+        return "no poll has completed for several intervals" if late else ""
+
+    def _allowed(self, request: HttpRequest) -> Response:
+        path, board = request.path, self._board()
+        now = self._time(board)
+        match path:
+            case ():
+                return self._file("index.html")
+            case ("metrics",):
+                return Response(200, metrics_text(board).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+            case ("api", "groups"):
+                judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
+                found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
+                return document({**found, "interval": self._interval, "left_out": board.left_out})
+            case ("api", "groups", group):
+                return self._group(board, group, request.query, now)
+            case ("api", "events"):
+                return Response(200, events="")
+            case ("api", "groups", group, "events"):
+                return Response(200, events=group) if group in board.groups else _unknown(group)
+            case ("v3", "kafka", *rest):
+                return self._burrow(board, request, rest, now)
+            case (name,):
+                return self._file(name)
+        return text(404, "there is no such path")
+
+    def _file(self, name: str) -> Response:
+        content, kind = self._files.get(name, (b"", ""))
+        return Response(200, content, kind) if kind else text(404, "there is no such path")
+
+    def _time(self, board: Board) -> int:
+        """Return the time of the answers, in milliseconds since 1970."""
+        taken = [watched.snapshot.taken for watched in board.groups.values()] if self._as_taken else []
+        return max(taken, default=_now())
+
+    def _group(self, board: Board, group: str, query: Mapping[str, str], now: int) -> Response:
+        watched = board.groups.get(group)
+        if watched is None:
+            return _unknown(group)
+        since = query.get("since", "0")
+        if not (since.isascii() and since.isdecimal() and len(since) < 18):
+            return document({"error": "since: milliseconds since 1970 are wanted"}, 400)
+        judged = _judgement(board, group)
+        found = group_document(watched, judged, self._told(watched, judged), now, int(since))
+        return document({**found, "interval": self._interval})
+
+    def _told(self, watched: WatchedGroup, judgement: Judgement) -> Details:
+        """Return the details of a group, made once a reading.
+
+        One thread at a time makes details, so that many open pages of a huge group cost no more than a single page.
+        Other threads get the details of the reading before, or wait for the first details.
+        """
+        known = self._details.get(watched.group)
+        if known is not None and known[0].serial == watched.serial:
+            return known[1]
+        if not self._making.acquire(timeout=0 if known is not None else _PATIENCE):
+            return Details() if known is None else known[1]
+        try:
+            known = self._details.get(watched.group)
+            if known is None or known[0].serial != watched.serial:
+                known = watched, details(watched, judgement, known)
+                if len(self._details) >= _DETAILS:
+                    self._details = {}
+                self._details[watched.group] = known
+            return known[1]
+        finally:
+            self._making.release()
+
+    def _burrow(self, board: Board, request: HttpRequest, path: Sequence[str], now: int) -> Response:
+        cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
+        answer = cluster.answer(request.target, path)
+        if answer is None:
+            return document({"error": True, "message": "invalid request type", "result": {}}, 404)
+        return document(answer.document, answer.status)
+
+
+def _judgement(board: Board, group: str) -> Judgement:
+    return board.judgements.get(group, Judgement())
+
+
+def _unknown(group: str) -> Response:
+    return document({"error": f"there is no group {group!a}"}, 404)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
 
 MOST_LISTENERS = 32
 """Event streams. Fewer than connections, so that open pages do not keep Prometheus out."""

@@ -16,11 +16,10 @@ from zkconsumer.errors import (
     SessionLostError,
     ZkConsumerError,
 )
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.judgement import Judgement
-from zkconsumer.operations.serving.group_details import judge_watched
+from zkconsumer.operations.serving.api import judge_watched
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
-from zkconsumer.operations.snapshot_source import SnapshotSource
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_progress import Progress, after
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState
-from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, CommitWindow, ObservedCommit
+from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP, CommitWindow, ObservedCommit
 
 V = TypeVar("V")
 
@@ -222,7 +222,7 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
     log = snapshot.logs.get(tp)
     lag = None if log is None or log.end is None else max(0, log.end - offset)
     if node is not None and node.offset is not None and node.stat is not None:
-        expired = node.stat.mtime < snapshot.taken - DEFAULT_LIMITS.expire_group * 1000
+        expired = node.stat.mtime < snapshot.taken - EXPIRE_GROUP * 1000
         return None if expired else ObservedCommit(offset, node.stat.mtime, seen, lag, node.stat.mzxid)
     last = window.commits[-1] if window.commits else None
     if last is not None and last.offset == offset:

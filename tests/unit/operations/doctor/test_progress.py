@@ -8,7 +8,7 @@ import pytest
 
 from tests.group_snapshots import NOW, partition
 from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, table, with_log, with_owner
-from zkconsumer.operations.doctor.stuck_groups import STANDS_STILL_MS
+from zkconsumer.operations.doctor.owners import STANDS_STILL_MS
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset
 
 LIMIT = STANDS_STILL_MS / 1000

@@ -11,8 +11,7 @@ from typing import Any
 from tests.group_snapshots import NOW
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
-from zkconsumer.operations.serving.api import group_document
-from zkconsumer.operations.serving.group_details import details, judge_watched
+from zkconsumer.operations.serving.api import details, group_document, judge_watched
 
 SAMPLE = Path(__file__).parent / "sample_group.json"
 MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 10)]

@@ -14,7 +14,7 @@ from tests.values import present
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset, OffsetNode
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
-from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS
+from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP
 
 MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 10)]
 END = NOW + 51_000
@@ -117,7 +117,7 @@ def test_consumer_has_a_window_for_each_partition() -> None:
 
 
 def test_a_group_expires_a_week_after_its_last_commit() -> None:
-    week = DEFAULT_LIMITS.expire_group * 1000
+    week = EXPIRE_GROUP * 1000
     last = NOW + 49_000
     assert ask("local/consumer/g/lag", now=last + week)[0] == 200
     assert ask("local/consumer/g/lag", now=last + week + 1)[0] == 404

@@ -12,7 +12,6 @@ from tests.group_snapshots import NOW
 from zkconsumer.operations.serving.burrow_rules import (
     BurrowStatus,
     CommitWindow,
-    Limits,
     LogEnd,
     ObservedCommit,
     status_of,
@@ -73,13 +72,6 @@ def steady(offsets: list[int], lags: list[int | None]) -> list[tuple[int, int, i
 )
 def test_status(commits: list[tuple[int, int, int | None]], ends: list[int], wanted: BurrowStatus) -> None:
     assert status_of(window(commits, ends), NOW) is wanted
-
-
-def test_limits_spare_small_lags_and_young_windows() -> None:
-    slow = window(steady([1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 5, 5]), [11])
-    assert status_of(slow, NOW) is BurrowStatus.WARN
-    assert status_of(slow, NOW, Limits(allowed_lag=5)) is BurrowStatus.OK
-    assert status_of(slow, NOW, Limits(minimum_complete=0.7)) is BurrowStatus.OK
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from tests.group_snapshots import group_snapshot, partition
 from tests.unit.operations.serving.watched import IDLE, at, watched
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
-from zkconsumer.operations.serving import group_details
-from zkconsumer.operations.serving.group_details import Details, details, judge_watched
+from zkconsumer.operations.serving import api
+from zkconsumer.operations.serving.api import Details, details, judge_watched
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 
 LAST = partition("events:5")
@@ -29,9 +29,9 @@ def test_events_and_plans_are_made_again_only_after_a_change() -> None:
 
 
 def test_a_huge_group_is_explained_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_details, "EXPLAINED", 1)
-    monkeypatch.setattr(group_details, "LEAST_EXPLAINED", 1)
-    monkeypatch.setattr(group_details, "PLANNED_MEMBERS", 1)
+    monkeypatch.setattr(api, "EXPLAINED", 1)
+    monkeypatch.setattr(api, "LEAST_EXPLAINED", 1)
+    monkeypatch.setattr(api, "PLANNED_MEMBERS", 1)
     told = details_of(watched(at(0, 1, 2)))
     assert list(told.explanations) == [LAST]
     assert IDLE in told.explanations[LAST]

@@ -13,8 +13,7 @@ from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
-from zkconsumer.operations.serving.api import group_document
-from zkconsumer.operations.serving.group_details import Details, judge_watched
+from zkconsumer.operations.serving.api import Details, group_document, judge_watched
 from zkconsumer.operations.serving.metrics_text import Family, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import unread

@@ -22,10 +22,9 @@ from tests.unit.operations.serving.watched import at
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import bounded_http, http_server
-from zkconsumer.operations.serving.access import AccessRules, ListenAddress, checked_token, listen_address
-from zkconsumer.operations.serving.http_server import GroupServer
+from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
+from zkconsumer.operations.serving.http_server import GroupServer, Routes
 from zkconsumer.operations.serving.poller import Poller
-from zkconsumer.operations.serving.routes import Routes
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
 TOKEN = "0123456789abcdef"

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from zkconsumer.operations import group_deletion
+from zkconsumer.operations.group_deletion import Removal, delete_group_nodes, read_nodes
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
-from zkconsumer.zookeeper import group_nodes
-from zkconsumer.zookeeper.group_nodes import Removal, delete_group, read_nodes
 from zkconsumer.zookeeper.session import Session
 
 GROUP = "/consumers/g"
@@ -58,7 +58,7 @@ def disturbed(session: Any, event: Callable[[], None] = lambda: None, number: in
 
 def test_a_group_without_members_is_deleted_at_once(server: FakeZooKeeper, session: Any) -> None:
     counted = disturbed(session)
-    done = delete_group(counted, "g", Deadline(5))
+    done = delete_group_nodes(counted, "g", Deadline(5))
     assert (done.result, done.deleted, done.total) == (Removal.DONE, 9, 9)
     assert server.tree("/consumers") == {"/consumers/other": b"", "/consumers/other/ids": b""}
     assert cast("Any", counted).transactions == 1
@@ -66,12 +66,12 @@ def test_a_group_without_members_is_deleted_at_once(server: FakeZooKeeper, sessi
 
 def test_a_group_without_ids_is_deleted(server: FakeZooKeeper, session: Any) -> None:
     server.remove(f"{GROUP}/ids")
-    assert delete_group(session, "g", Deadline(5)).result is Removal.DONE
+    assert delete_group_nodes(session, "g", Deadline(5)).result is Removal.DONE
     assert read_nodes(session, "g", Deadline(5)) == {}
 
 
 def test_an_unknown_group_is_told(session: Any) -> None:
-    assert delete_group(session, "none", Deadline(5)).result is Removal.MISSING
+    assert delete_group_nodes(session, "none", Deadline(5)).result is Removal.MISSING
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_unknown_group_is_told(session: Any) -> None:
 def test_a_live_group_is_refused_by_name(path: str, owner: int, server: FakeZooKeeper, session: Any) -> None:
     server.put(path, ephemeral_owner=owner)
     before = server.tree()
-    done = delete_group(session, "g", Deadline(5))
+    done = delete_group_nodes(session, "g", Deadline(5))
     assert (done.result, done.nodes) == (Removal.LIVE, (path,))
     assert server.tree() == before
 
@@ -91,14 +91,14 @@ def test_a_member_that_comes_meanwhile_keeps_all(with_ids: bool, server: FakeZoo
     if not with_ids:
         server.remove(f"{GROUP}/ids")
     path = f"{GROUP}/ids/g_a"
-    done = delete_group(disturbed(session, lambda: server.put(path, ephemeral_owner=7)), "g", Deadline(5))
+    done = delete_group_nodes(disturbed(session, lambda: server.put(path, ephemeral_owner=7)), "g", Deadline(5))
     assert (done.result, done.nodes, done.deleted) == (Removal.LIVE, (path,), 0)
     assert f"{GROUP}/offsets/t/2" in server.tree()
 
 
 def test_an_offset_that_is_written_meanwhile_keeps_all(server: FakeZooKeeper, session: Any) -> None:
     before = set(server.tree())
-    done = delete_group(disturbed(session, lambda: server.put(f"{GROUP}/offsets/t/1", b"9")), "g", Deadline(5))
+    done = delete_group_nodes(disturbed(session, lambda: server.put(f"{GROUP}/offsets/t/1", b"9")), "g", Deadline(5))
     assert (done.result, done.deleted) == (Removal.CHANGED, 0)
     assert set(server.tree()) == before
 
@@ -106,9 +106,9 @@ def test_an_offset_that_is_written_meanwhile_keeps_all(server: FakeZooKeeper, se
 def test_a_large_group_is_deleted_in_parts(
     server: FakeZooKeeper, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_nodes, "REQUEST_BYTES", 200)
+    monkeypatch.setattr(group_deletion, "REQUEST_BYTES", 200)
     counted = disturbed(session)
-    assert delete_group(counted, "g", Deadline(5)).result is Removal.DONE
+    assert delete_group_nodes(counted, "g", Deadline(5)).result is Removal.DONE
     assert cast("Any", counted).transactions > 2
     assert f"{GROUP}" not in server.tree()
 
@@ -116,8 +116,8 @@ def test_a_large_group_is_deleted_in_parts(
 def test_a_member_that_comes_between_parts_ends_it(
     server: FakeZooKeeper, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_nodes, "REQUEST_BYTES", 200)
-    done = delete_group(
+    monkeypatch.setattr(group_deletion, "REQUEST_BYTES", 200)
+    done = delete_group_nodes(
         disturbed(session, lambda: server.put(f"{GROUP}/ids/g_a", ephemeral_owner=7), 2), "g", Deadline(5)
     )
     assert done.result is Removal.LIVE
@@ -125,5 +125,5 @@ def test_a_member_that_comes_between_parts_ends_it(
 
 
 def test_a_group_with_too_many_nodes_is_refused(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_nodes, "MAX_NODES", 3)
-    assert delete_group(session, "g", Deadline(5)).result is Removal.TOO_LARGE
+    monkeypatch.setattr(group_deletion, "MAX_NODES", 3)
+    assert delete_group_nodes(session, "g", Deadline(5)).result is Removal.TOO_LARGE
