@@ -21,10 +21,10 @@ ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
     # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
-    "hundreds of lines of the package": 843,
-    "files of the package": 408,
+    "hundreds of lines of the package": 842,
+    "files of the package": 400,
     "classes with over 15 attributes": 27,
-    "classes with over 12 public methods": 34,
+    "classes with over 12 public methods": 33,
     "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
     "circles of imports": 0,
@@ -33,9 +33,9 @@ LIMITS = {
     "names of files that occur more than once": 4,
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,
-    "modules under 60 lines with one importer": 10,
-    "modules with one importer": 107,
-    "methods that only forward": 80,
+    "modules under 60 lines with one importer": 6,
+    "modules with one importer": 100,
+    "methods that only forward": 73,
 }
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

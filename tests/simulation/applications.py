@@ -123,7 +123,7 @@ class StreamsApplication:
         return [] if message is None else [message]
 
     def _sometimes(self, held: list[Any], asked: float) -> None:
-        world, observer, member = self.world, self.scenario.observer, self.member
+        world, member = self.world, self.member
         connector: Any = member.connector
         chance, message = world.random.random(), held[-1]
         tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
@@ -133,13 +133,17 @@ class StreamsApplication:
             if member.call("commit", lambda: connector.commit_offsets(timeout=patience), patience):
                 self._look_at_commit(tp, message.offset, asked)
         elif chance < 0.04:
-            offset = max(0, message.offset - 3)
-            observer.sought(member.consumer, tp, offset)
-            member.call("seek", lambda: connector.seek(tp, offset, timeout=patience), patience)
+            self.seek(tp, max(0, message.offset - 3), patience)
         elif chance < 0.05:
             self.pause_shortly(world.random.choice(sorted(connector.assignment()) or [tp]))
         elif chance > 0.98:  # what is read while it waits counts as before
             member.call("commit_async", lambda: connector.commit_offsets_async(timeout=patience), 0.0)
+
+    def seek(self, tp: TopicPartition, offset: int, patience: float) -> bool:
+        """Seek. Return whether the call raised nothing."""
+        connector: Any = self.member.connector
+        self.scenario.observer.sought(self.member.consumer, tp, offset)
+        return self.member.call("seek", lambda: connector.seek(tp, offset, timeout=patience), patience)
 
     def pause_shortly(self, tp: TopicPartition) -> None:
         """Pause a partition, and resume it after half a second."""

@@ -76,6 +76,8 @@ class EveryCall(StreamsApplication):
         self._living: list[Any] = []
         """Streams whose topic nobody leaves."""
         self._reading = 0
+        self._last: dict[Any, list[Any]] = {}
+        """What each stream handed out last."""
 
     def begin(self) -> None:
         connector, scenario = self.member.connector, self.scenario
@@ -108,11 +110,15 @@ class EveryCall(StreamsApplication):
 
     def read(self, stream: Any) -> list[Any]:
         world, asked = self.world, self.world.now
-        self._commit_if_manual([])
+        self._commit_if_manual([], asked)
         try:
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
+            for one in self._last.get(stream, ()):
+                seen = self.scenario.observer.partitions[TopicPartition(one.topic, one.partition)]
+                if seen.start > one.offset:  # it was committed in hand, and may come again all the same
+                    seen.may_go_back(one.offset)
             if world.random.random() < 0.3:  # what did not arrive is not counted
                 self._commit([], asked)
             return []
@@ -122,6 +128,7 @@ class EveryCall(StreamsApplication):
             if stream in self._ending:
                 raise StopIteration from None
             raise
+        self._last[stream] = held
         for message in held:
             tp = TopicPartition(message.topic, message.partition)
             began = self.scenario.observer.partitions[tp].owned.get(self.member.consumer, (0.0,))[0]
@@ -152,7 +159,7 @@ class EveryCall(StreamsApplication):
     def _sometimes(self, held: list[Any], asked: float) -> None:
         chance = self.world.random
         self._look_at_futures()
-        self._commit_if_manual(held)
+        self._commit_if_manual(held, asked)
         if chance.random() < 0.06 and not self.scenario.faults.ended:
             chance.choice([
                 self._commit, self._commit, self._commit_given, self._commit_async, self._pause, self._look,
@@ -163,10 +170,10 @@ class EveryCall(StreamsApplication):
     def _patience(self) -> float:
         return self.world.random.choice([CALL, CALL, 0.3, 0.05, 0.0])
 
-    def _commit_if_manual(self, held: list[Any]) -> None:
+    def _commit_if_manual(self, held: list[Any], asked: float) -> None:
         if not self._automatic and self.world.now - self._last_commit > 1.0 and not self.member.left:
             self._last_commit = self.world.now
-            self._commit(held, self.world.now)
+            self._commit(held, asked)
 
     def _commit(self, held: list[Any], asked: float) -> None:
         self.finish(held)  # what its own thread holds counts as finished

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from tests.simulation.applications import APPLICATIONS, CALL, StreamsApplication
 from tests.simulation.operator_promises import OperatedObserver, OperatorProcess
@@ -46,10 +46,14 @@ class OperatedApplication(StreamsApplication):
             return super().read(stream)
         except OffsetConflictError as error:
             tp, offset = error.partition, self.world.random.choice([error.offset, error.ours or 0])
-            self.scenario.observer.sought(self.member.consumer, tp, offset)
-            connector: Any = self.member.connector
-            self.member.call("seek", lambda: connector.seek(tp, offset, timeout=CALL), CALL)
+            self.seek(tp, offset, CALL)
             return []
+
+    def seek(self, tp: TopicPartition, offset: int, patience: float) -> bool:
+        done, observer = super().seek(tp, offset, patience), cast("OperatedObserver", self.scenario.observer)
+        if done and tp in observer.moved:  # by an operator during the call: the seek came after that
+            observer.sought(self.member.consumer, tp, offset)
+        return done
 
 
 APPLICATIONS["operated"] = OperatedApplication

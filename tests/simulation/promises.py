@@ -21,8 +21,8 @@ _ARRIVES = 1.2
 """Seconds from the writing of a message until a reader that waits has it."""
 _FETCH = 1.0
 """Seconds that a fetch waits at the broker at most. A place that was sought is fetched afterwards."""
-_NOTICES = 1.0
-"""Seconds after which a member has seen the event of a node that was deleted."""
+_NOTICES = 1.5
+"""Seconds after which a member has seen the event of a node that was deleted; its threads may stand still meanwhile."""
 
 
 class BrokenPromise(AssertionError):

@@ -171,7 +171,8 @@ class Thread:
         self.name = name or "thread"
         self.daemon = bool(daemon)
         self._task: Task | None = None
-        self._over = threading.Event()
+        self._over = False
+        self._waiters: list[Task] = []
         self._number = next(_numbers)
 
     def __hash__(self) -> int:
@@ -188,7 +189,8 @@ class Thread:
         try:
             self.run()
         finally:
-            self._over.set()
+            self._over = True
+            world().wake_all(self._waiters)
 
     def run(self) -> None:
         if self._target is not None:
@@ -197,10 +199,14 @@ class Thread:
     def join(self, timeout: float | None = None) -> None:
         if self._task is None:
             raise RuntimeError("cannot join thread before it is started")
-        self._over.wait(None if timeout is None else max(0.0, timeout))
+        here = world()
+        here.pause()
+        end = None if timeout is None else here.now + timeout
+        while not self._over and (end is None or end > here.now):  # no lock, whose taking an exception could leave
+            here.wait(f"the end of {self.name}", None if end is None else end - here.now, self._waiters)
 
     def is_alive(self) -> bool:
-        return self._task is not None and not self._over.is_set()
+        return self._task is not None and not self._over
 
     @property
     def ident(self) -> int | None:

@@ -349,6 +349,34 @@ def test_a_topic_that_may_still_stay_cannot_be_added(application: Application) -
     assert not application.connector.assignment()
 
 
+@pytest.mark.parametrize("end", ["commit", "shutdown"])
+def test_a_topic_that_is_left_and_added_keeps_its_reader(application: Application, end: str) -> None:
+    """The new stream took the place of the stream that was being left.
+
+    A commit did not count the message in the hands of that stream's reader, and a shutdown waited for the message.
+    """
+    connector = application.connector
+    application.take()
+
+    def leave_and_add() -> None:
+        for call in (connector.unsubscribe, lambda topic, seconds: connector.add_topics({topic: 1}, timeout=seconds)):
+            with pytest.raises(RegistryUnavailableError):
+                call(TP.topic, scaled(0.3))
+
+    other = threading.Thread(target=leave_and_add)
+    other.start()
+    other.join(scaled(WITHIN))
+    if end == "commit":
+        connector.commit_offsets()
+        assert application.committed == 1
+    else:
+        began = monotonic()
+        connector.shutdown(timeout=scaled(WITHIN))
+        assert monotonic() - began < scaled(WITHIN) / 2
+    with pytest.raises(ConnectorClosedException):
+        application.take()
+
+
 def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeCluster) -> None:
     """The balanced run counted its message as done at once. The message then came no more, whatever the handler did."""
     seen: SimpleQueue[int] = SimpleQueue()

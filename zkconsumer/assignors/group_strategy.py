@@ -17,7 +17,7 @@ from typing import Protocol
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
 from zkconsumer.assignors.range import RangeAssignor
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import INSTANCE_KEY, PLAN_KEY, PLAN_VERSION, Registration
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId
 

@@ -19,7 +19,7 @@ from zkconsumer.balance.sharing.sharing_thread import Sharing
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import PointerKind
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 
 Running = Mapping[tuple[int, int], float]
 """When the handlers began (monotonic seconds), by the identity of the ledger and the offset."""

@@ -19,7 +19,7 @@ from zkconsumer.cli.tables import data_field, printable
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import MessageAndMetadata

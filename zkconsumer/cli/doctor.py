@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
 from zkconsumer.cluster.cluster_client import read_properties
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
 from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock, with_rights

@@ -8,7 +8,7 @@ from typing import Any
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source, read_group
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.assignment_forecast import (
     Change,

@@ -21,7 +21,7 @@ from time import monotonic
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
 from zkconsumer.cluster.cluster_client import zookeeper_session
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot

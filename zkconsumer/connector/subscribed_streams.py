@@ -22,7 +22,7 @@ from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.connector.gauges import member_gauges
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.partition_position import Held
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
@@ -108,6 +108,7 @@ class Subscription:
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams", way)
         streams = self._new_streams(member, topics, message)
+        _deliver(member, streams)
         self._join(member, registration, end)
         return streams
 
@@ -120,9 +121,10 @@ class Subscription:
         check_subscribed(topic_filter.regex, count)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: count})
         member = self._create_once("message streams by filter", way)
-        streams = self._new_streams(member, {ANY_TOPIC: count}, message)[ANY_TOPIC]
+        streams = self._new_streams(member, {ANY_TOPIC: count}, message)
+        _deliver(member, streams)
         self._join(member, registration)
-        return streams
+        return streams[ANY_TOPIC]
 
     def _create_once(self, what: str, way: RunWay) -> GroupMember:
         life = self._lifecycle
@@ -191,6 +193,7 @@ class Subscription:
                     Request(deadline),
                     held=held,
                     in_handler=[work.ledger.position for work in works],
+                    begun=lambda: _deliver(member, streams),  # former streams of these topics have ended by then
                     withdrawn=lambda: member.delivery.retire(made),
                 ),
             )
@@ -208,7 +211,7 @@ class Subscription:
         member, run, works = self._lifecycle.live(), self._lifecycle.running, self._works_in_hand()
         done = [work for work in works if work.ledger.position.topic in leaving]
 
-        def begun() -> None:
+        def finish() -> None:
             if done and isinstance(run, BalancedRun):
                 run.finish(done)  # the group thread waits for messages in hand
 
@@ -226,7 +229,7 @@ class Subscription:
                     leaving,
                     held,
                     [work.ledger.position for work in works],
-                    begun=begun,
+                    finish=finish,
                     applied=lambda: member.delivery.retire(retired),
                 ),
             )
@@ -323,6 +326,12 @@ class Subscription:
         )
         self.serving_member().delivery.add_merged(merged)
         return merged
+
+
+def _deliver(member: GroupMember, streams: Streams) -> None:
+    """Let partitions of these topics flow into these streams."""
+    for topic, of_topic in streams.items():
+        member.delivery.add(topic, of_topic)
 
 
 def check_topics(topics: Mapping[str, int]) -> None:

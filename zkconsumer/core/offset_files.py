@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import SavedEntry, Store, StoreEntry
 from zkconsumer.model import TopicPartition
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import PLAN_VERSION
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.sized_cache import SizedCache
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter, TopicFilterTimeoutError

@@ -109,9 +109,10 @@ class SubscriptionChanged:
 
     ``revise`` makes the new subscription (topic -> number of streams) of the one before. ``leaving`` are the dropped
     topics. Their messages that the caller ``held`` at its call count as finished. A handler of a balanced run, which is
-    the caller, has messages of the positions ``in_handler``. The group thread calls ``begun`` when it begins to tell
-    the group, or ``withdrawn`` if the caller has gone before. Once the change is in force, the group thread calls
-    ``applied`` and sets ``done``.
+    the caller, has messages of the positions ``in_handler``, and ``finish`` counts those of left topics as done. The
+    group thread calls ``finish`` and ``begun`` when it begins to tell the group, or ``withdrawn`` if the caller has
+    gone before, or the connector has ended. Once the change is in force, the group thread calls ``applied`` and sets
+    ``done``.
     """
 
     revise: Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -119,6 +120,7 @@ class SubscriptionChanged:
     leaving: frozenset[str] = frozenset()
     held: Held = field(default_factory=dict)
     in_handler: Collection[PartitionPosition] = ()
+    finish: Callable[[], object] = _nothing
     begun: Callable[[], object] = _nothing
     withdrawn: Callable[[], object] = _nothing
     applied: Callable[[], object] = _nothing
@@ -129,9 +131,9 @@ class SubscriptionChanged:
 
     def answer_early(self) -> None:
         """Answer the caller now. The change is made later, and no message of the caller counts as finished then."""
-        self.begun()
+        self.finish()
         asked, self.done, self.held, self.in_handler = self.done, Request(Deadline(None)), {}, ()
-        self.begun = _nothing
+        self.finish = _nothing
         asked.set_result(None)
 
     def holds(self, position: PartitionPosition) -> bool:

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from threading import Condition, Event, Thread, current_thread
 from typing import Any
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError

@@ -151,10 +151,10 @@ class OffsetConflicts:
         deleted = {p for p, offset in known.items() if offset.offset is None and p.consumed is not None}
         for position in deleted:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
-            self._owned.insist(position, ABSENT)
+            self._owned.commits.overwrite(position, ABSENT)
         self._owned.begin_anew({p: offset for p, offset in known.items() if p not in deleted})
         if deleted:
-            self._owned.commit_soon()
+            self._owned.commits.hurry()
         return {position: _UNREADABLE for position in positions if position not in known}
 
     def _keep(self, positions: Sequence[PartitionPosition], nodes: OffsetNodes, deadline: Deadline) -> Gone:
@@ -186,7 +186,7 @@ class OffsetConflicts:
         for position, known, theirs in conflicts:
             if self._policy == "overwrite":
                 log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
-                self._owned.insist(position, known)
+                self._owned.commits.overwrite(position, known)
             else:
                 error = OffsetConflictError(position.tp, self._place(position), theirs)
                 log.error("%s", error)
@@ -194,7 +194,7 @@ class OffsetConflicts:
                 still = {p: told for p, told in self._stopped.items() if self._owned.holds(p)}
                 self._stopped = {**still, stopped: error}
         if conflicts and self._policy == "overwrite":
-            self._owned.commit_soon()
+            self._owned.commits.hurry()
 
 
 def _tell(moves: Mapping[PartitionPosition, int | None]) -> None:

@@ -10,18 +10,14 @@ makes a new position. So nothing that still refers to the old position can be ta
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.core.partition_position import Held, PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
 from zkconsumer.member.interfaces import Commits, Delivery, Source
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
-
-log = logging.getLogger(__name__)
 
 
 class OwnedPartitions:
@@ -32,8 +28,8 @@ class OwnedPartitions:
 
     def __init__(self, source: Source, delivery: Delivery, commits: Commits, tell: Callable[[Event], None]) -> None:
         self._source = source
-        self._delivery = delivery
-        self._commits = commits
+        self.delivery = delivery
+        self.commits = commits
         self._tell = tell
         self._unstarted: set[PartitionPosition] = set()  # until start() is called
         self._sought: set[PartitionPosition] = set()  # until the place of their seek is stored
@@ -56,7 +52,7 @@ class OwnedPartitions:
         """Add claimed partitions. :meth:`start` begins to fetch them."""
         added = [(self._position(tp, thread, known), known) for tp, (thread, known) in claimed.items()]
         # the committer first: it must know a partition before a message of it can be finished
-        self._commits.track(added)
+        self.commits.track(added)
         for position, _ in added:
             self.positions[position.tp] = position
             self._unstarted.add(position)
@@ -71,7 +67,7 @@ class OwnedPartitions:
 
     def _start_in(self, known: KnownOffset) -> int | None:
         """Return the start offset in the offset node, or None if it has none or another store must be asked too."""
-        return None if self._commits.asks or known.offset is None or known.offset < 0 else known.offset
+        return None if self.commits.asks or known.offset is None or known.offset < 0 else known.offset
 
     def start(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch added partitions, unless a seek moved them. A partition that waits for another store starts later."""
@@ -79,12 +75,12 @@ class OwnedPartitions:
         self._unstarted.difference_update(waiting)
         unknown = [position for position in waiting if position.consumed is None]
         ready = [position for position in waiting if position.consumed is not None]
-        ready += self._commits.find_starts(unknown, lambda starts: self._tell(StartsFound(starts)))
+        ready += self.commits.find_starts(unknown, lambda starts: self._tell(StartsFound(starts)))
         self._flow(ready)
 
     def _flow(self, positions: Sequence[PartitionPosition]) -> None:
         if positions:
-            self._source.start(self._delivery.accept(positions))
+            self._source.start(self.delivery.accept(positions))
 
     def starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
         """Start partitions at the offsets read from the store. A partition with None has no stored offset."""
@@ -105,7 +101,7 @@ class OwnedPartitions:
             self._tell(StartsStored({position: starts[position] for position in stored}, refused))
 
         if starts:
-            self._commits.store_starts(starts, tell)
+            self.commits.store_starts(starts, tell)
 
     def starts_stored(
         self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]
@@ -150,7 +146,7 @@ class OwnedPartitions:
         new.known_pointers = old.known_pointers if old.ledger is None else old.ledger.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
-        self._commits.succeed(old, new)
+        self.commits.succeed(old, new)
         if new.stored.committed is not None:
             new.start_at(offset)
             self._flow_or_wait(new, waits)
@@ -192,28 +188,24 @@ class OwnedPartitions:
         for old, new in news.items():
             self._replace(old, new)
             self._unstarted.add(new)
-        self._commits.forget(list(news))
-        self._commits.track([(new, known[old]) for old, new in news.items()])
+        self.commits.forget(list(news))
+        self.commits.track([(new, known[old]) for old, new in news.items()])
         for old, new in news.items():
             offset = known[old].offset
-            if self._commits.asks and old.consumed is not None and offset is not None and offset >= 0:
+            if self.commits.asks and old.consumed is not None and offset is not None and offset >= 0:
                 new.begin(offset)
         followed = [new for new in news.values() if new.stored.committed is not None]
         if followed:
             # to all stores; the node's new version tells the writing process that this member goes on from there
-            self._commits.write_starts(followed)
+            self.commits.write_starts(followed)
         self.start([new.tp for new in news.values()])
 
     def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue at offsets that another client wrote outside ZooKeeper. Write them to offset nodes in use, too."""
         for tp, offset in offsets.items():
             self.seek(tp, offset)
-        if self._commits.reads_nodes:
-            self._commits.write_starts([self.positions[tp] for tp in offsets])
-
-    def insist(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Continue unchanged. The next commit overwrites ``known``, which another client wrote."""
-        self._commits.overwrite(position, known)
+        if self.commits.reads_nodes:
+            self.commits.write_starts([self.positions[tp] for tp in offsets])
 
     def stop_at(
         self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError | LogTruncatedError
@@ -225,15 +217,15 @@ class OwnedPartitions:
         new = PartitionPosition(old.tp, old.thread, stored=old.stored if known is None else None)
         self._replace(old, new)
         if known is None:
-            self._commits.succeed(old, new)
+            self.commits.succeed(old, new)
         else:
             new.stored.committed = (
                 known.offset
             )  # None: a seek stores its place first, even if it is the place we were at
             _take_pointers(new, known)
-            self._commits.forget([old])
-            self._commits.track([(new, known)])
-        self._delivery.fail(new, error)
+            self.commits.forget([old])
+            self.commits.track([(new, known)])
+        self.delivery.fail(new, error)
         return new
 
     def begin_other_log(self, old: PartitionPosition, known: KnownOffset, offset: int) -> PartitionPosition:
@@ -245,9 +237,9 @@ class OwnedPartitions:
         _take_pointers(new, known)
         waits = old in self._unstarted
         self._replace(old, new)
-        self._commits.begin_other_log(old, new, known)
+        self.commits.begin_other_log(old, new, known)
         new.from_start = True
-        self._commits.write_starts([new])
+        self.commits.write_starts([new])
         self._flow_or_wait(new, waits)
         return new
 
@@ -255,43 +247,13 @@ class OwnedPartitions:
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
         """Stop the hand-out of these positions; return at once."""
-        self._delivery.revoke(positions)
+        self.delivery.revoke(positions)
         self._source.forget()
-
-    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
-        """Wait until no message of these revoked positions is in the user's hands, or until the limit."""
-        self._delivery.wait(positions, limit)
 
     def end_streams(self) -> None:
         """End all streams, and stop the hand-out of all partitions."""
-        self._delivery.end()
+        self.delivery.end()
         self.revoke(list(self.positions.values()))
-
-    def commit_soon(self) -> None:
-        """Make the next automatic commit now, if commits are automatic; return at once."""
-        self._commits.hurry()
-
-    def look_for_conflicts(self) -> None:
-        """Have the committer check whether another client wrote our offsets; return at once."""
-        self._commits.check()
-
-    def last_commit(
-        self,
-        positions: Collection[PartitionPosition],
-        *,
-        commit: bool,
-        held: Held,
-        deadline: Deadline,
-        meanwhile: Callable[[], None],
-        release: bool,
-    ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """Make the last commit of removed partitions; see :meth:`Commits.commit_last`.
-
-        Raises: RegistryError, OffsetCommitError.
-        """
-        return self._commits.commit_last(
-            positions, commit=commit, held=held, deadline=deadline, meanwhile=meanwhile, release=release
-        )
 
     def remove(self, positions: Collection[PartitionPosition]) -> None:
         """Remove these positions; their last commit follows."""
@@ -301,12 +263,12 @@ class OwnedPartitions:
     def lose(self, positions: Sequence[PartitionPosition]) -> None:
         """Drop these positions: stop their hand-out and their commits."""
         self.revoke(positions)
-        self._commits.forget(positions)
+        self.commits.forget(positions)
         self.remove(positions)
 
     def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Replace a position. A look-up of another thread meanwhile finds the old position or the new position."""
-        self._delivery.replace(old, new)
+        self.delivery.replace(old, new)
         self._source.forget()
         self.positions[new.tp] = new
         self._drop(old)

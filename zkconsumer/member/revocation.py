@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested
@@ -82,7 +82,7 @@ class Revocation:
         leaving = self._owned.left = tuple(self._owned.positions.values())
         self._end_streams()
         if any(position.held for position in leaving):
-            self._owned.commit_soon()  # finished messages must not wait for those in hand
+            self._owned.commits.hurry()  # finished messages must not wait for those in hand
         self._drain(leaving, stop.drain)
         if leaving:
             self._listener.releasing(leaving, within=stop.deadline.earlier(LAST_COMMIT))
@@ -113,7 +113,7 @@ class Revocation:
         Arguments: ``count_requester``: messages that callers held as they unsubscribed count as finished.
         Returns and raises as :meth:`Commits.commit_last`.
         """
-        return self._owned.last_commit(
+        return self._owned.commits.commit_last(
             positions,
             commit=commit and self._settings.auto_commit,
             held=self._requests.messages_of_leavers if count_requester else NONE_HELD,
@@ -144,7 +144,7 @@ class Revocation:
             self._requests.serve(
                 0.0
             )  # a seek or subscription of a thread whose message is waited for would wait for us
-            self._owned.wait(positions, Deadline(limit.bounded(SLICE)))
+            self._owned.delivery.wait(positions, Deadline(limit.bounded(SLICE)))
             stop = self._requests.stop
             if stop is not None:
                 limit = stop.drain

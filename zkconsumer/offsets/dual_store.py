@@ -17,12 +17,11 @@ deadline. As documented, a failed search for the coordinator does not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.dual_store_start import MergedStart, merged_start
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.errors import (
@@ -40,6 +39,34 @@ from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, 
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_node
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
+
+
+class MergedStart(NamedTuple):
+    """The start offset of one partition.
+
+    ``offset`` is None if no store holds one: then ``auto.offset.reset`` decides. ``stores_agree`` is true if all stores
+    hold the same.
+    """
+
+    offset: int | None
+    stores_agree: bool
+
+
+def merged_start(stored: Iterable[int | None]) -> MergedStart:
+    """Return the start offset of a partition whose offset is in more than one store.
+
+    Mirrors the original's rule of ``dual.commit.enabled``: the largest of the stored offsets. Stores differ after a
+    failed commit, or while the group moves from one store to the other. The next commit brings a store up that holds no
+    offset or a smaller one. The original leaves it behind until the partition gets a new message, so that a move back
+    loses the offsets of idle partitions.
+
+    Arguments: ``stored`` has one entry for each store: its offset, or None, or a negative number (the original writes
+    -1) for no offset. Never pass None for a store that could not be read: then the partition must not start.
+    """
+    valid = [None if offset is None or offset < 0 else offset for offset in stored]
+    start = max((offset for offset in valid if offset is not None), default=None)
+    return MergedStart(start, all(offset == start for offset in valid))
+
 
 log = logging.getLogger(__name__)
 

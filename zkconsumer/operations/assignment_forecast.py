@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zkconsumer.assignors.assignor import AssignmentError, known_assignors
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition

@@ -20,7 +20,7 @@ from enum import Enum
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition

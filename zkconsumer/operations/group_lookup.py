@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from zkconsumer.cluster import cluster_client
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.config.addresses import format_connect
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import BrokerError, RegistryError, ZkConsumerError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.runtime.deadline import Deadline

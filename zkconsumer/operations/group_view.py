@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 
 from zkconsumer.assignors.assignor import AssignmentError
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import READER_KEY, SPARK_QUERY
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges

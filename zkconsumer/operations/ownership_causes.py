@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import OwnerNode
 from zkconsumer.operations.group_view import (

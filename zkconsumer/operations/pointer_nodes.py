@@ -21,7 +21,7 @@ from zkconsumer.core.message_pointers import (
     decode_pointers,
     encode_pointers,
 )
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import PartitionSelection
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition

@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition

@@ -20,7 +20,7 @@ from zkconsumer.assignors.group_strategy import (
 from zkconsumer.assignors.lag_aware_placement import WIDE_GAP, even_load
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
 from zkconsumer.assignors.sticky_placement import fewest_moves
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member.zookeeper.planner import GroupView, Threads

@@ -14,7 +14,7 @@ from threading import Event
 from time import time
 from typing import Self
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.topic_filter import InvalidTopicFilterError
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition

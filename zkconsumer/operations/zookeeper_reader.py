@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.placement_plan import InvalidPlanError, decode_plan
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError

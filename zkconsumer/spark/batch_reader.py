@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import ConfigException, OffsetCommitError, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, OffsetChoice
 

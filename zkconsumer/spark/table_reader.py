@@ -28,7 +28,7 @@ from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource

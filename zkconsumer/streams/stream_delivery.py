@@ -1,7 +1,7 @@
 """The streams of a member, and the flow of partitions into streams: the "delivery" of the group thread.
 
-Threads: ``start``, ``revoke``, ``wake``, ``end`` are the group's thread's; the table of streams is filled by the
-application's thread before the partitions of those streams can be ours. The queues guard themselves.
+Threads: the group thread owns the table of streams. The application's thread fills the table before the group thread
+runs. The queues guard themselves.
 
 Mirrors the original's map from (topic, thread) to queue. There all queues are cleared in each rebalance; here only
 what is revoked leaves them.

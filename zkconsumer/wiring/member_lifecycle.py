@@ -326,7 +326,9 @@ class GroupMember:
         self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
     ) -> list[KafkaStream[Any, Any]]:
         """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
-        return self.parts.streams(topic, count, message, ended, self.why_nothing_came)
+        name = f"{topic}/{self.consumer}" if topic else self.consumer
+        new, why = self.parts.new_stream, self.why_nothing_came
+        return [new(f"{name}-{number}", message, ended, KafkaStream, why) for number in range(count)]
 
     @property
     def threads(self) -> Sequence[Thread]:

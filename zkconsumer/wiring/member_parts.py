@@ -194,25 +194,6 @@ class MemberParts:
         settings = RevocationSettings(config.rebalance_drain_timeout_ms / 1000, config.auto_commit_enable)
         return Ownership(inbox, owned, calls, Revocation(settings, owned, requests, calls))
 
-    def streams(
-        self,
-        topic: str,
-        count: int,
-        message: type[MessageAndMetadata[Any, Any]],
-        ended: Callable[[], None],
-        why: Callable[[], str],
-    ) -> list[KafkaStream[Any, Any]]:
-        """Return new streams of a topic, in thread order; ``ended`` is called at the end of each.
-
-        Arguments: ``why`` as for :class:`StreamQueue`.
-        """
-        prefix = f"{topic}/" if topic else ""
-        streams: list[KafkaStream[Any, Any]] = [
-            self.new_stream(f"{prefix}{self.consumer}-{n}", message, ended, KafkaStream, why) for n in range(count)
-        ]
-        self.delivery.add(topic, streams)
-        return streams
-
     def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
         """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""
         of_topic = {name: stream.message_class for name, _, stream in self.delivery.streams()}

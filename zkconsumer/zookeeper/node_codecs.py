@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, Registration
 from zkconsumer.core.subscription import topic_filter
 from zkconsumer.core.topic_filter import InvalidTopicFilterError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.model import TopicPartition
 
 CONSUMERS = "/consumers"

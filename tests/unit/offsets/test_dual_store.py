@@ -15,11 +15,10 @@ from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.group_in_zookeeper import Group, soon, zookeeper_only
 from tests.values import present
 from zkconsumer import DatabaseOffsets
-from zkconsumer.core.dual_store_start import MergedStart
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.dual_store import DualStore, MergedStart
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths

@@ -13,17 +13,19 @@ from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.group_channel import OffsetAndMetadata
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.metadata_notes import MOST_CHARACTERS, MetadataNotes, Offsets, note_in
+from zkconsumer.offsets.kafka_store import MOST_CHARACTERS, MetadataNotes, SentOffsets, note_in
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 SMALL = FinishedNote(5, (Finished(5, 9, (5, 7)),))
 LARGE = FinishedNote(5, (Finished(5, 50_000_000, tuple(n * n for n in range(3, 7000))),))
 
 
-def broker(limit: int, sent: list[Offsets]) -> Callable[[Offsets], Mapping[TopicPartition, BrokerResponseError]]:
+def broker(
+    limit: int, sent: list[SentOffsets]
+) -> Callable[[SentOffsets], Mapping[TopicPartition, BrokerResponseError]]:
     """A broker that refuses longer metadata."""
 
-    def send(offsets: Offsets) -> Mapping[TopicPartition, BrokerResponseError]:
+    def send(offsets: SentOffsets) -> Mapping[TopicPartition, BrokerResponseError]:
         sent.append(offsets)
         return {
             tp: error_codes.error(error_codes.OFFSET_METADATA_TOO_LARGE, "a commit")
@@ -41,8 +43,8 @@ def noted(one: int | OffsetAndMetadata) -> FinishedNote | None:
 
 
 def test_a_note_stands_beside_its_offset_and_epoch() -> None:
-    sent: list[Offsets] = []
-    offsets: Offsets = {TP: OffsetAndMetadata(5, leader_epoch=3), OTHER: 7}
+    sent: list[SentOffsets] = []
+    offsets: SentOffsets = {TP: OffsetAndMetadata(5, leader_epoch=3), OTHER: 7}
     assert MetadataNotes().commit(offsets, {TP: SMALL, OTHER: FinishedNote(7)}, broker(4096, sent)) == {}
     (one,) = sent
     assert noted(one[TP]) == SMALL
@@ -53,7 +55,7 @@ def test_a_note_stands_beside_its_offset_and_epoch() -> None:
 
 @pytest.mark.parametrize(("limit", "most"), [(4096, 4096), (1000, 512), (0, 0)])
 def test_a_note_is_cut_until_the_broker_takes_it(limit: int, most: int) -> None:
-    notes, sent = MetadataNotes(), list[Offsets]()
+    notes, sent = MetadataNotes(), list[SentOffsets]()
     assert notes.commit({TP: 5, OTHER: 8}, {TP: LARGE}, broker(limit, sent)) == {}
     assert notes.characters == most
     assert [OTHER in offsets for offsets in sent] == [True, *[False] * (len(sent) - 1)], "only the refused is repeated"

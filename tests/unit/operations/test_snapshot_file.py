@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.values import present
 from zkconsumer import cli
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (

@@ -12,7 +12,7 @@ from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, Stor
 from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_client, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import Store
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition

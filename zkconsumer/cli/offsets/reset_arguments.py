@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import Store, parse_selection
 from zkconsumer.operations.offset_reset import Scenario
 

@@ -14,7 +14,7 @@ from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, Stor
 from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_files import Backup, parse_backup
 from zkconsumer.core.offset_moves import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError

@@ -13,13 +13,13 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.poll_watchdog import PollWatchdog
-from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
+from zkconsumer.errors import FencedInstanceIdError, MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.coordinator.assignment import Assignment
 from zkconsumer.member.coordinator.effect_performer import Effects, MachineState
-from zkconsumer.member.coordinator.error_triggers import trigger_of
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
@@ -29,6 +29,25 @@ from zkconsumer.member.events import ListenerReturned, StopRequested, Subscripti
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Readers
 from zkconsumer.member.offset_conflicts import OffsetConflicts
+
+
+def trigger_of(error: Exception) -> Trigger:
+    """Return the trigger of a failure."""
+    if isinstance(error, FencedInstanceIdError):
+        return Trigger.TAKEN_OVER
+    return _TRIGGERS[action_for(error)]
+
+
+_TRIGGERS = {
+    ErrorAction.RETRY: Trigger.NOT_NOW,
+    ErrorAction.FIND_COORDINATOR: Trigger.COORDINATOR_LOST,
+    ErrorAction.REJOIN: Trigger.GROUP_CHANGED,
+    ErrorAction.REJOIN_WITH_GIVEN_ID: Trigger.MEMBER_NAMED,
+    ErrorAction.REJOIN_WITHOUT_PARTITIONS: Trigger.OUTDATED,
+    ErrorAction.REJOIN_AS_NEW_MEMBER: Trigger.FORGOTTEN,
+    ErrorAction.RAISE: Trigger.REFUSED,
+}
+
 
 log = logging.getLogger(__name__)
 

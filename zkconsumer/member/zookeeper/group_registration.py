@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
+from typing import TypeVar
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
-from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -24,6 +24,43 @@ from zkconsumer.zookeeper.node_cache import DecodedNodes, NodeCache
 from zkconsumer.zookeeper.node_requests import Transaction
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
 from zkconsumer.zookeeper.session import Session
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class LeaderRacks:
+    """The racks of partitions' leaders as ZooKeeper shows them."""
+
+    def __init__(self, cache: NodeCache) -> None:
+        self._cache = cache
+
+    def of(self, partitions: Mapping[str, tuple[int, ...]], deadline: Deadline) -> Mapping[TopicPartition, str]:
+        """Return the rack of each partition's leader. Partitions without a leader or rack are left out.
+
+        Raises: RegistryError.
+        """
+        states = {
+            TopicPartition(t, n): paths.partition_state(TopicPartition(t, n)) for t in partitions for n in partitions[t]
+        }
+        leaders = self._read(states, lambda data, path: node_codecs.decode_partition_state(data, path).leader, deadline)
+        brokers = {leader: paths.broker(leader) for leader in sorted(set(leaders.values())) if leader >= 0}
+        racks = self._read(brokers, lambda data, path: node_codecs.decode_broker(data, path).rack, deadline)
+        return {tp: rack for tp, leader in leaders.items() if (rack := racks.get(leader))}
+
+    def _read(self, by_key: Mapping[K, str], decode: Callable[[bytes, str], T], deadline: Deadline) -> dict[K, T]:
+        """Return what the node of each key says; keys of missing or unreadable nodes are left out."""
+        nodes = self._cache.nodes(list(by_key.values()), deadline)
+        found: dict[K, T] = {}
+        for key, path in by_key.items():
+            node = nodes[path]
+            try:
+                if node is not None:
+                    found[key] = decode(node.data, path)
+            except MalformedNodeError as e:
+                log.warning("%s; its partitions count as ones without a rack", e)
+        return found
+
 
 log = logging.getLogger(__name__)
 

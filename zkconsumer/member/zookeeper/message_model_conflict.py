@@ -21,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.zookeeper.group_registration import GroupRegistration, OwnRegistration
 from zkconsumer.model import ConsumerId

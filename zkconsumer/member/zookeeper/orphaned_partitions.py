@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from time import monotonic
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.member.connector_state import UNOWNED
 from zkconsumer.member.zookeeper.group_registration import GroupRegistration

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.placement_plan import (
     InvalidPlanError,
@@ -28,7 +28,6 @@ from zkconsumer.core.placement_plan import (
 from zkconsumer.core.registration import INSTANCE_KEY
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.member.zookeeper.load_reports import LoadReports
-from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.planner import GroupView, possible, threads_of
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -36,6 +35,25 @@ from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 from zkconsumer.zookeeper.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutcome:
+    """The effects of the plan on a round, beside its assignment.
+
+    ``waiting`` says which plan the member waits for, in words. ``again_at`` is when the next round must be, even if
+    nothing changes (monotonic seconds). ``reread``: it must read the whole group again. ``advertise``: it must write
+    our registration again, because what we advertise has changed.
+    """
+
+    waiting: str = ""
+    again_at: float = NEVER
+    reread: bool = False
+    advertise: bool = False
+
+
+NO_PLAN = PlanOutcome()
+
 
 log = logging.getLogger(__name__)
 

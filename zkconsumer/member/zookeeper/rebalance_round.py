@@ -11,7 +11,7 @@ reads the whole group and claims one node after the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
-from zkconsumer.member.events import StopRequested
+from zkconsumer.member.events import Event, LookAgain, NodeChanged, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.group_registration import GroupRegistration
-from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
-from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
+from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.planner import (
     Assign,
     GroupView,
@@ -39,13 +38,54 @@ from zkconsumer.member.zookeeper.planner import (
 )
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen
+from zkconsumer.zookeeper.session import SessionChanged
 
 if TYPE_CHECKING:
     from zkconsumer.member.zookeeper.placement_node import PlacementNode
+
+_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.PLAN_CHANGED})
+
+
+class NodeTriggers:
+    """Tells which changed nodes concern a member.
+
+    Arguments: ``owned`` are the partitions of this member, whatever they are at the time.
+    """
+
+    def __init__(self, group: str, owned: Container[TopicPartition]) -> None:
+        self._group = group
+        self._owned = owned
+        self._waited_for: frozenset[str] = frozenset()
+
+    def wait_for(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let the owner nodes of these partitions matter too: other members hold them, and we wait for a release."""
+        self._waited_for = frozenset(paths.owner(self._group, tp) for tp in partitions)
+
+    def of(self, path: str) -> Trigger | None:
+        """Return what a changed node means to us; None: it is an owner node that does not concern us."""
+        ids, owners = paths.ids(self._group), paths.owners(self._group)
+        if path == ids or path.startswith(ids + "/"):
+            return Trigger.MEMBERS_CHANGED
+        if path == paths.placement(self._group):
+            return Trigger.PLAN_CHANGED
+        if not path.startswith(owners + "/"):
+            return Trigger.CHANGED
+        topic, _, partition = path[len(owners) + 1 :].partition("/")
+        ours = partition.isdecimal() and TopicPartition(topic, int(partition)) in self._owned
+        return Trigger.OWNER_CHANGED if ours or path in self._waited_for else None
+
+    def matters_to_a_round(self, event: Event) -> bool:
+        """Return whether a round that is under way would have to know of this."""
+        return isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain) or (
+            isinstance(event, NodeChanged) and self.of(event.path) in _ABOUT_THE_GROUP
+        )
+
 
 log = logging.getLogger(__name__)
 

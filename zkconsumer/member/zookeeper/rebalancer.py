@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from time import monotonic
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import (
@@ -175,7 +175,7 @@ class Rebalancer:
             case NodeChanged(path):
                 if path == self.rounds.registration_path:
                     # an operator's tool writes it again after a reset; otherwise we would notice only at the next look
-                    self._owned.look_for_conflicts()
+                    self._owned.commits.check()
                 trigger = self.rounds.triggers.of(path)
                 if trigger is not None:
                     self._on(trigger, f"{path} changed")
@@ -228,7 +228,7 @@ class Rebalancer:
     def _effects(self) -> Mapping[Effect, Callable[[str], object]]:
         """Return how each effect is performed; each is told the reason."""
         return {
-            Effect.COMMIT: lambda _: self._owned.commit_soon(),
+            Effect.COMMIT: lambda _: self._owned.commits.hurry(),
             Effect.WAIT_QUIET: self.schedule.after_quiet,
             Effect.WAIT_BRIEFLY: self.schedule.briefly,
             Effect.BEGIN_NOW: self.schedule.now,
@@ -240,8 +240,8 @@ class Rebalancer:
             Effect.DROP_ALL: self._drop_all,
             Effect.RESUME_LEASE: lambda _: self.monitor.resume_lease(),
             Effect.REPORT_UNOWNED: lambda _: self._reconcile(),
-            Effect.REPLACE_CLIENT: lambda _: self.monitor.replace_client(),
-            Effect.ABANDON_SESSION: lambda _: self.monitor.abandon(),
+            Effect.REPLACE_CLIENT: lambda _: self.monitor.session.look_for_replacement(),
+            Effect.ABANDON_SESSION: lambda _: self.monitor.session.abandon(),
             Effect.SHUT_DOWN: lambda _: self._shut_down(),
         }
 
@@ -254,7 +254,7 @@ class Rebalancer:
         self._status.backs_off(trouble, self.schedule.failures, pause)
 
     def _reconcile(self) -> None:
-        self._owned.look_for_conflicts()
+        self._owned.commits.check()
         self.orphaned.try_reconcile(self._limit_of_looks)
 
     # ---- rounds ----

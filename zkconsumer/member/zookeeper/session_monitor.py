@@ -38,7 +38,7 @@ class SessionMonitor:
     """The state of our session, and its timers (monotonic seconds)."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._session_id = 0
         self._barren = 0
         self.on_probation = False
@@ -52,41 +52,33 @@ class SessionMonitor:
 
     def begin(self) -> None:
         """Begin with the open session."""
-        self._session_id = self._session.session_id
+        self._session_id = self.session.session_id
 
     @property
     def connected(self) -> bool:
         """Whether the client is connected."""
-        return self._session.connected
+        return self.session.connected
 
     @property
     def timeout(self) -> float:
         """The timeout of the session, in seconds."""
-        return self._session.timeout
+        return self.session.timeout
 
     @property
     def lease_ends_at(self) -> float:
         """When the lease ends."""
-        return self._session.lease.ends_at
+        return self.session.lease.ends_at
 
     def touch(self) -> None:
         """Renew the lease from time to time."""
         now = monotonic()
         if now >= self.next_touch:
-            self.next_touch = now + self._session.timeout / 6
-            self._session.touch()
+            self.next_touch = now + self.session.timeout / 6
+            self.session.touch()
 
     def resume_lease(self) -> None:
         """Hand out messages again under the last connection."""
-        self._session.lease.resume(self._epoch)
-
-    def replace_client(self) -> None:
-        """Try another client, since this one does not connect any more."""
-        self._session.look_for_replacement()
-
-    def abandon(self) -> None:
-        """Give the session up for a new one."""
-        self._session.abandon()
+        self.session.lease.resume(self._epoch)
 
     def answered(self) -> None:
         """Note that a round succeeded."""
@@ -101,14 +93,14 @@ class SessionMonitor:
     @property
     def register_from(self) -> float:
         """When we may register again (monotonic seconds), as seen from a connection that came about now."""
-        return monotonic() + self._session.timeout * PROBATION if self.on_probation else 0.0
+        return monotonic() + self.session.timeout * PROBATION if self.on_probation else 0.0
 
     def gives_up(self) -> bool:
         """Return whether to give the session up: servers take our requests and have long answered nothing in time.
 
         Ask at every step. The silence counts from when we could see it; otherwise a pause of this process would count.
         """
-        session, now = self._session, monotonic()
+        session, now = self.session, monotonic()
         taken = session.connected or session.unanswered
         if not self._session_id or not taken or now < session.lease.safe_until:
             self._unheard_since = NEVER
@@ -131,7 +123,7 @@ class SessionMonitor:
 
     def lost_event(self) -> SessionChanged:
         """Return the event of the present connection, in case it was lost."""
-        return SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
+        return SessionChanged(SessionState.CONNECTED, self.session.session_id, self.session.lease.epoch)
 
     def changed(self, event: SessionChanged) -> tuple[Trigger, str] | None:
         """Return the trigger of a session event, and the reason in words; None: the event means nothing any more."""
@@ -139,9 +131,9 @@ class SessionMonitor:
             return self._suspended()
         if event.state is SessionState.LOST:
             self._session_id = 0
-            self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
+            self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self.session.timeout)
             return Trigger.SESSION_LOST, "the ZooKeeper session expired"
-        if event.epoch != self._session.lease.epoch:
+        if event.epoch != self.session.lease.epoch:
             return None  # it was lost again since; the event of that is still to come
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
@@ -158,16 +150,16 @@ class SessionMonitor:
         return Trigger.NEW_SESSION, "a new ZooKeeper session"
 
     def _suspended(self) -> tuple[Trigger, str]:
-        if self._session.contested:
+        if self.session.contested:
             log.warning("another client uses our ZooKeeper session, which we give up for a new one")
             self._session_id = 0
             return Trigger.CONTESTED, "the session was given up"
         log.warning("the connection to ZooKeeper is gone; nothing is handed out or committed until it is back")
-        self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
+        self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self.session.timeout)
         return Trigger.CONNECTION_LOST, ""
 
     def _is_silent(self) -> bool:
         """Count a new connection. Returns whether too many came about without an answer."""
-        ends_at = self._session.lease.ends_at
+        ends_at = self.session.lease.ends_at
         self._barren = self._barren + 1 if monotonic() >= ends_at else 0
-        return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout
+        return self._barren >= BARREN and monotonic() >= ends_at + self.session.timeout

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sized
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.errors import (
     ConsumerIdInUseError,
     NotPermittedError,

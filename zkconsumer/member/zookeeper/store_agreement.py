@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import STORE_KEY
 from zkconsumer.errors import MalformedNodeError, OffsetStoreConflictError
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.names import name_problem
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.doctor.findings import ClockProbe
 from zkconsumer.operations.group_lookup import closing_session, roots_beside

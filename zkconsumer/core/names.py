@@ -1,12 +1,14 @@
-"""Legal names of ZooKeeper nodes, and so of groups, topics and members. Pure; any thread.
+"""Legal names of ZooKeeper nodes, and so of groups, topics and members; lists of names for the user. Pure; any thread.
 
-The rule is that of ZooKeeper's Java client for one element of a path. The server accepts any UTF-8 name. But a Scala
-member, which uses the Java client, could not look up a node with such a name.
+The rule of legal names is that of ZooKeeper's Java client for one element of a path. The server accepts any UTF-8 name.
+But a Scala member, which uses the Java client, could not look up a node with such a name.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
@@ -26,3 +28,9 @@ def name_problem(name: str, *, slash_allowed: bool = False) -> str | None:
     if not slash_allowed and "/" in name:
         return f"'/' at position {name.index('/')} cannot stand in a name"
     return None
+
+
+def first_of(names: Iterable[Any], most: int = 8) -> str:
+    """Return names in order, in words: the first ``most``, and how many more there are. Empty if there are none."""
+    listed = [str(name) for name in sorted(names)]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

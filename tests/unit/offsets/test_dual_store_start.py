@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.dual_store_start import MergedStart, merged_start
+from zkconsumer.offsets.dual_store import MergedStart, merged_start
 
 
 @pytest.mark.parametrize(
