@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
@@ -22,6 +21,7 @@ from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.testing import FakeZooKeeper

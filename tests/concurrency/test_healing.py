@@ -19,8 +19,8 @@ from tests.concurrency.group import (
     settled_group,
     tp,
 )
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import OffsetConflictError
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths

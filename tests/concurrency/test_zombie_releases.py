@@ -20,9 +20,9 @@ from tests.concurrency.group import (
     settled_group,
 )
 from tests.concurrency.staging import after, before, unavailable
-from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths

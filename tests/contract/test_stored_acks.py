@@ -11,11 +11,11 @@ import pytest
 from tests.timing import scaled
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, ledger_of, read, soon
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.zookeeper import paths

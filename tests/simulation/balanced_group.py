@@ -10,7 +10,7 @@ from tests.simulation.balanced_promises import BalancedObserver, is_finished
 from tests.simulation.scenario import Scenario
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.ownership.partition_position import PartitionPosition
 
 KEYS = 7
 """The keys of a partition's messages."""

@@ -17,12 +17,12 @@ import google_crc32c
 
 from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.compression import SNAPPY, ZSTD
 from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget

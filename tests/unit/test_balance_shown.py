@@ -11,7 +11,7 @@ from tests.balanced_run import T0, at_work, running
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer.balance.outcomes import Reject
-from zkconsumer.core import message_ledger
+from zkconsumer.ownership import message_ledger
 from zkconsumer.runtime.metrics import BucketsValue
 from zkconsumer.testing import FakeCluster
 

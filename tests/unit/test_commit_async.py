@@ -13,9 +13,9 @@ from tests.internals import member_of
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.model import ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)

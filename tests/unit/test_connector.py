@@ -10,9 +10,9 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.member.standstill import StandstillLog
 from zkconsumer.model import TopicPartition, thread_id
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import StreamQueue
 from zkconsumer.testing import FakeCluster
 from zkconsumer.wiring.member_lifecycle import WHY_LASTS, GroupMember

@@ -10,9 +10,9 @@ import pytest
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
 from zkconsumer.connector.gauges import member_gauges
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.metrics import Buckets
 from zkconsumer.streams.stream_delivery import ANY_TOPIC
 from zkconsumer.wiring.member_parts import MemberParts

@@ -17,9 +17,9 @@ from tests.simulation.known_bugs import HERE as KNOWN_BUGS
 from tests.streams import new_stream
 from tests.timing import scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import ConsumerId, ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
 from zkconsumer.zookeeper.lease import Lease

@@ -32,10 +32,10 @@ from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import QueueBudget
 from zkconsumer.streams.rate_limit import HandOutGate

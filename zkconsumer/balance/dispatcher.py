@@ -24,9 +24,9 @@ from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import key_mark
-from zkconsumer.core.partition_position import NOTHING_HELD
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import NOTHING_HELD
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
@@ -163,7 +163,7 @@ class Dispatcher:
             for part, count in Counter(map(_PART_OF, works)).items():
                 partition = part.partition
                 if not partition.in_hand:
-                    # before the worker looks whether the partition is revoked, see core.partition_position
+                    # before the worker looks whether the partition is revoked, see ownership.partition_position
                     partition.position.held_until = HELD
                 partition.in_hand += count
                 if partition.slots is not None:

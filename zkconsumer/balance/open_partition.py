@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 from zkconsumer.balance.balanced_message import Answers, balanced_class
 from zkconsumer.balance.failure_limit import FailureCount
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import PointerKind
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, QueueBudget
 from zkconsumer.streams.stream_queue import Chunk
 from zkconsumer.zookeeper.lease import Lease

@@ -20,11 +20,11 @@ from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)

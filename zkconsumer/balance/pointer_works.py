@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from zkconsumer.balance.work import Work
-from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.work import Work
-from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.streams.stream_queue import Chunk
 
 

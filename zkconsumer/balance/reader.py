@@ -31,10 +31,10 @@ from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
-from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream

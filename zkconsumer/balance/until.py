@@ -23,10 +23,10 @@ from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.stream_delivery import ANY_TOPIC

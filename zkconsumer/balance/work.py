@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import Outcome
-from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.stream_queue import Chunk
 

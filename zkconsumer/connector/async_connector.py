@@ -29,7 +29,6 @@ from zkconsumer.connector.partition_control import PartitionControl, begin_commi
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
 from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
-from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState
@@ -38,6 +37,7 @@ from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import GivenOffset
 from zkconsumer.offsets.committer import NOT_ANSWERED
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task

@@ -17,7 +17,6 @@ from threading import get_native_id
 from typing import Literal
 
 from zkconsumer.connector.shutdown import Lifecycle
-from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.errors import (
     ConnectorClosedException,
     OffsetCommitError,
@@ -28,6 +27,7 @@ from zkconsumer.errors import (
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import MetricName, Value
 from zkconsumer.wiring import GroupMember

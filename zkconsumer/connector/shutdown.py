@@ -23,7 +23,6 @@ from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.cluster.cluster_client import CLOSE_WITHIN as CLOSE_READING_WITHIN
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     ConnectorClosedException,
     ForkedProcessError,
@@ -32,6 +31,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock

@@ -23,7 +23,6 @@ from zkconsumer.balance.work import Work
 from zkconsumer.connector.gauges import member_gauges
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.partition_position import Held
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import (
@@ -35,6 +34,7 @@ from zkconsumer.errors import (
 from zkconsumer.member.events import SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.ownership.partition_position import Held
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata

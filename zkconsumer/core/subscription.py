@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.sized_cache import SizedCache
-from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter, TopicFilterTimeoutError
+from zkconsumer.core.topic_filter import InvalidTopicFilterError, SizedCache, TopicFilter, TopicFilterTimeoutError
 from zkconsumer.model import ConsumerId, ThreadId, thread_id
 
 CACHED_TOPICS = 2 * 1024 * 1024

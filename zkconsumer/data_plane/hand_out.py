@@ -60,7 +60,7 @@ class RaiseInstead:
 @cython.auto_pickle(False)
 @cython.cclass
 class HandOutMarks:
-    """The fields of a position that the hand-out reads or writes for each message; see ``core.partition_position``.
+    """The fields of a ``PartitionPosition`` that the hand-out reads or writes for each message.
 
     ``finished_to`` is ``consumed`` as a plain number, for the hand-out alone: no object is made for it.
     """
@@ -267,7 +267,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
     # One long function, for speed: a call for each message would cost more than all that the loop itself does.
     #
     # This path relies on CPython's GIL: it takes no lock for a message. Other threads must see the stores to
-    # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (core/partition_position.py).
+    # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (ownership/partition_position.py).
     # Otherwise the group thread and this thread miss each other, and a commit passes a message that nobody has seen.
     # So version.py refuses free-threaded builds.
     now: cython.double

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from zkconsumer.core.backoff import backoff
-from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.errors import BrokerAuthenticationError
+from zkconsumer.ownership.fetch_cursor import FetchCursor
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
-from zkconsumer.core.fetch_cursor import FetchCursor, FetchRange
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FULL, FetchSession, SessionRequest
 from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
@@ -31,6 +30,7 @@ from zkconsumer.kafka import (
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.requests import CAPPED_FETCH
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
+from zkconsumer.ownership.fetch_cursor import FetchCursor, FetchRange
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, MetricName, Metrics
 

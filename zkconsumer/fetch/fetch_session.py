@@ -15,9 +15,9 @@ from itertools import compress
 from operator import ne
 from typing import NamedTuple
 
-from zkconsumer.core.fetch_cursor import FetchRange
 from zkconsumer.kafka import FetchPosition
 from zkconsumer.model import TopicPartition, new_tuple
+from zkconsumer.ownership.fetch_cursor import FetchRange
 
 NO_SESSION = 0
 FULL = 0

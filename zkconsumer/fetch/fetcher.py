@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Thread
 from time import monotonic
 
-from zkconsumer.core.fetch_cursor import FetchCursor, Sink
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection
@@ -28,6 +26,8 @@ from zkconsumer.fetch.truncation_check import TruncationCheck
 from zkconsumer.kafka import EARLIEST, LATEST, CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 

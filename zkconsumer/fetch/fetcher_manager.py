@@ -17,8 +17,6 @@ from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.assignors.assignor import java_hash
-from zkconsumer.core.fetch_cursor import FetchCursor, Sink
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
@@ -26,6 +24,8 @@ from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.runtime.metrics import Metrics

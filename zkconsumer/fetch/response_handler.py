@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 
-from zkconsumer.core.fetch_cursor import FetchCursor, FetchRange
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.broker_failures import note_trouble
@@ -25,6 +24,7 @@ from zkconsumer.kafka.message_set import (
     extent,
     offset_after_partial,
 )
+from zkconsumer.ownership.fetch_cursor import FetchCursor, FetchRange
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.fetch.broker_failures import note_trouble
@@ -23,6 +22,7 @@ from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.kafka import EARLIEST, LATEST, ListedOffset
 from zkconsumer.kafka import error_codes as codes
+from zkconsumer.ownership.fetch_cursor import FetchCursor
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 

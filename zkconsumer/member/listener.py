@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from threading import Thread, get_ident
 from typing import Any
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.member.connector_state import LISTENERS
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)

@@ -26,13 +26,13 @@ from threading import Condition, Event, Thread, current_thread
 from typing import Any
 
 from zkconsumer.core.names import first_of
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, Request
 from zkconsumer.zookeeper import node_codecs, paths

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import OffsetConflictError, RegistryError
 from zkconsumer.member.events import (
     CommitsRefused,
@@ -27,6 +26,7 @@ from zkconsumer.member.events import (
 )
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
 from zkconsumer.member.interfaces import Commits, Delivery, Source
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 

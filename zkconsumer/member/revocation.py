@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.core.names import first_of
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.member.events import ListenerReturned, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.ownership.partition_position import Held, PartitionPosition
 
 
 class UserRequests:

@@ -1,4 +1,4 @@
-"""Decides when the committer commits, and in which slices. ``core.stored_offset`` decides which offset is due.
+"""Decides when the committer commits, and in which slices. ``ownership.stored_offset`` decides which offset is due.
 
 Times are monotonic seconds.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import NEGATIVE, StoredOffset
 from zkconsumer.errors import OffsetCommitError
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import NEGATIVE, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 
 NEVER: Final = float("inf")

@@ -9,9 +9,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic, time
 
-from zkconsumer.core.message_ledger import CommitPoint
-from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, is_moving
@@ -19,6 +16,9 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.note_store import NO_POINTS, Points
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import NO_FAILURES, CommitRefusedError, Failures
+from zkconsumer.ownership.message_ledger import CommitPoint
+from zkconsumer.ownership.partition_position import Held, PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease

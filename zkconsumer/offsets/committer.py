@@ -27,7 +27,6 @@ from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
 
-from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import (
@@ -41,6 +40,7 @@ from zkconsumer.offsets.commit_schedule import (
 from zkconsumer.offsets.commit_tracker import CommitTracker, Moved, Refused
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, Found, Stored
+from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import KnownOffset

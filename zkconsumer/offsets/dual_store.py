@@ -23,7 +23,6 @@ from threading import Event
 from typing import NamedTuple, Protocol
 
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,
@@ -37,6 +36,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.note_store import NO_POINTS, Points, ReadPointers
 from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_node
+from zkconsumer.ownership.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 

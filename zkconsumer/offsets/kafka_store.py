@@ -30,8 +30,6 @@ from zkconsumer.core.finished_note import (
 )
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.ownership_epochs import GenerationEpochs
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
@@ -39,6 +37,8 @@ from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import NO_POINTERS
 from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)

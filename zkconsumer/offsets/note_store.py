@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zkconsumer.core.finished_note import encode_note
-from zkconsumer.core.message_ledger import CommitPoint, applied
 from zkconsumer.core.message_pointers import Pointer, encode_pointers
-from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import CommitPoint, applied
+from zkconsumer.ownership.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import Outcome

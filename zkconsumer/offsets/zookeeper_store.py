@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from zkconsumer.core.stored_offset import OffsetNode, StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
 from zkconsumer.offsets.store import Failures, refusals
+from zkconsumer.ownership.stored_offset import OffsetNode, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, Commit, KnownOffset, Outcome

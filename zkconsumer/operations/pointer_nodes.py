@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from zkconsumer.core.message_ledger import applied
 from zkconsumer.core.message_pointers import (
     MOST_POINTERS,
     Pointer,
@@ -25,6 +24,7 @@ from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_moves import PartitionSelection
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import applied
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import FORBIDDEN

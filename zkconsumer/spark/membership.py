@@ -19,11 +19,11 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Final, Protocol
 
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import ConfigException, CoordinatorUnavailableError, OffsetCommitError, RegistryError
 from zkconsumer.member.events import StartsResolved
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.spark.checkpoint import Checkpoint

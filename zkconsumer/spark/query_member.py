@@ -32,11 +32,11 @@ from typing import Any, Final
 
 from zkconsumer.assignors.group_strategy import GroupStrategy, StrategyView, Threads
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, READER_KEY, SPARK_QUERY, Registration
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.wiring import MemberEnvironment, build_member

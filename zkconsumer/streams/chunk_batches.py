@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import MissingExtraError, UnreadableMessageError
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.stream_queue import Chunk

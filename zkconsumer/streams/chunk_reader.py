@@ -13,11 +13,11 @@ from time import monotonic
 from typing import NamedTuple
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk, StreamQueue

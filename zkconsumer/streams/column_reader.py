@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.chunk_batches import ANY, BatchLimits, ChunkDecoder, ChunkPart, RowForm
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline

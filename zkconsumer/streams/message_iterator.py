@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from threading import get_native_id
 from typing import Generic
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.chunk_reader import ReadDeadline
 from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 
 
 class ReadEnd(Protocol):

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any
 from weakref import ref
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import ConsumerId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.zookeeper.lease import Lease

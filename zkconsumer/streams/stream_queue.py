@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Condition
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS, is_compressed
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.byte_budget import QueueBudget

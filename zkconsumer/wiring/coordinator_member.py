@@ -15,7 +15,6 @@ from typing import Any
 from zkconsumer.assignors.group_strategy import advertisement
 from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
@@ -39,6 +38,7 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
 from zkconsumer.wiring.member_parts import MemberParts

@@ -15,7 +15,6 @@ from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any, Protocol
 
-from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -31,6 +30,7 @@ from zkconsumer.member.standstill import StandstillLog, stands_still
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.streams import KafkaStream, MessageAndMetadata

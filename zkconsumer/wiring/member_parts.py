@@ -18,7 +18,6 @@ from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
 from zkconsumer.cluster.cluster_client import BrokerChannels, Brokers, zookeeper_session
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
@@ -36,6 +35,7 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings

@@ -21,10 +21,10 @@ from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_
 from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of, thread_id
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.decoders import K, V

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from zkconsumer.balance.worker_link import ChunkCache
 from zkconsumer.balance.worker_process import SentChunk
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.stream_queue import Chunk
 
 

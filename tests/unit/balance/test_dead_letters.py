@@ -13,11 +13,11 @@ from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Kind, RetryDecision
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
 
 WHERE = TopicPartition("t", 0)

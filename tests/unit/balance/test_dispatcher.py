@@ -23,10 +23,10 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
-from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.rate_limit import RateLimitedLease

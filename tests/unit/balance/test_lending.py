@@ -16,9 +16,9 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 
 
 def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:

@@ -14,8 +14,8 @@ from zkconsumer import ZookeeperConsumerConnector, cli
 from zkconsumer.balance import parking
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.balance.retry import Retry
-from zkconsumer.core import message_ledger
 from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
+from zkconsumer.ownership import message_ledger
 from zkconsumer.testing import FakeCluster
 
 MESSAGES = 30

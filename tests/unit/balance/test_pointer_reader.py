@@ -15,12 +15,12 @@ from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
 from zkconsumer.balance.pointer_works import PointerWorks
 from zkconsumer.balance.work import Work
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 
 WHERE = TopicPartition("t", 0)

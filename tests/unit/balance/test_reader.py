@@ -20,13 +20,13 @@ from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.run_state import RunParts, run_problems
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import MessageSizeTooLargeException
 from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.balance.retention_watch import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 
 DAY = 24 * 3600 * 1000

@@ -26,13 +26,13 @@ from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_h
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
-from zkconsumer.core.fetch_cursor import Sink
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.ownership.fetch_cursor import Sink
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings

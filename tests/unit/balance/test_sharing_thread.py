@@ -21,10 +21,10 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 
 
 class Obeying(BorrowedPartition):

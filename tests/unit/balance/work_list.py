@@ -9,10 +9,10 @@ from typing import Any
 
 from zkconsumer.balance.outcomes import DONE, NotStarted, Outcome
 from zkconsumer.balance.work import Work
-from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import MessageAndMetadata
 from zkconsumer.streams.stream_queue import Chunk

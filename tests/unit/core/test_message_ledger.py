@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, encode_note
-from zkconsumer.core.message_ledger import CommitPoint, MessageLedger, applied
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.message_ledger import CommitPoint, MessageLedger, applied
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredNotes
 
 END = 48
 LOG = [offset for offset in range(END) if offset % 7 != 3]

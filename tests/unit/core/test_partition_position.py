@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 
 
 def position(

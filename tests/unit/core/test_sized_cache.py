@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from zkconsumer.core.sized_cache import SizedCache
+from zkconsumer.core.topic_filter import SizedCache
 
 
 def test_what_was_used_last_is_remembered_up_to_a_size() -> None:

@@ -11,8 +11,6 @@ from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
-from zkconsumer.core.fetch_cursor import FetchCursor
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
@@ -21,6 +19,8 @@ from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.ownership.fetch_cursor import FetchCursor
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue

@@ -12,7 +12,6 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.fetch.member_stream import add, reading, take
 from tests.unit.fetch.one_partition import manager_of
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.fetch import broker_failures as module
 from zkconsumer.fetch.broker_failures import (
@@ -27,6 +26,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import ClusterMetadata
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, ManualClock
 

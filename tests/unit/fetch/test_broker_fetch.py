@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kafka.sets import WHERE
-from zkconsumer.core.fetch_cursor import FetchCursor
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, poll_seconds, size_request
 from zkconsumer.model import ThreadId
+from zkconsumer.ownership.fetch_cursor import FetchCursor
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import StreamQueue
 
 MB = 1_000_000

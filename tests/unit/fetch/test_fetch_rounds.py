@@ -14,13 +14,13 @@ from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Asked, Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import Batch, Written
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.fetch import fetcher as fetcher_module
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import StreamQueue
 

@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, response
 from tests.unit.kafka.sets import Batch
-from zkconsumer.core.fetch_cursor import FetchRange
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 from zkconsumer.fetch.fetch_session import FetchSession, SessionRequest
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.fetch_cursor import FetchRange
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import QueueBudget
 
 ONE, TWO, THREE = (TopicPartition("t", n) for n in range(3))

@@ -9,9 +9,9 @@ import pytest
 from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics
 

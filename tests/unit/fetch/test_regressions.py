@@ -17,12 +17,12 @@ from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import WHERE, Batch
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import StreamQueue
 

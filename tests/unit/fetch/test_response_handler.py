@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE, Batch, Written
-from zkconsumer.core.fetch_cursor import FetchRange
 from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler
 from zkconsumer.kafka import PartitionResponse
+from zkconsumer.ownership.fetch_cursor import FetchRange
 
 RECORDS = Batch([Written(), Written()]).encode(0)[0]
 ASKED = FetchRange(0, 1000)

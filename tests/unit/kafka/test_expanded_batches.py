@@ -10,9 +10,9 @@ from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.record_writer import ZSTD
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
 

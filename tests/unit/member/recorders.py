@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.member import migration_bridge as module
@@ -18,6 +17,7 @@ from zkconsumer.member.events import LookAgain
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions, members_beside
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import node_codecs

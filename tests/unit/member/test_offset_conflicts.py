@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.member.recorders import T0, T1, Recorder, owning
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.events import CommitsRefused, OffsetsMoved, StartsStored
 from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from tests.unit.member.recorders import MINE, T0, T1, Recorder, owning
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.events import SeekRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import KnownOffset

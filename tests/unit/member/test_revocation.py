@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.unit.member.recorders import T0, T1, Recorder, owning
-from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
@@ -17,6 +16,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import ConsumerId
+from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 

@@ -8,9 +8,7 @@ from typing import Protocol
 from tests.unit.offsets.fakes import MemoryStore
 from tests.values import present
 from zkconsumer.core.finished_note import FinishedNote, decode_note
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -18,6 +16,8 @@ from zkconsumer.offsets.commit_tracker import CommitTracker
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import paths

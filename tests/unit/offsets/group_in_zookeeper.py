@@ -9,12 +9,12 @@ from time import monotonic
 from tests.timing import scaled
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore
 from tests.values import present
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession

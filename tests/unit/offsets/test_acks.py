@@ -11,12 +11,12 @@ import pytest
 from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, ledger_of, read, soon, start
 from tests.values import present
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import (
     ACK_LOOK,
@@ -16,6 +15,7 @@ from zkconsumer.offsets.commit_schedule import (
     AckSchedule,
     CommitSchedule,
 )
+from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 
 NOW = 1000.0
 

@@ -16,11 +16,11 @@ from tests.timing import scaled
 from tests.unit.offsets.acks import GROUP, Member, Server, ledger_of
 from zkconsumer.core import message_pointers
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets import commit_schedule
 from zkconsumer.offsets import note_store as ack_store
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import fenced_writes, paths

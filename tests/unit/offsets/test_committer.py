@@ -14,7 +14,6 @@ import pytest
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon, zookeeper_only
 from tests.values import present
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -26,6 +25,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome

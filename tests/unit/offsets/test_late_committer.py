@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, soon
 from tests.values import present
-from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import ThreadId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 

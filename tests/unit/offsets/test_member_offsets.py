@@ -11,7 +11,6 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer.core.ownership_epochs import GenerationEpochs
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
@@ -19,6 +18,7 @@ from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import ABSENT
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from tests.unit.offsets.fakes import MemoryStore
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -18,6 +16,8 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import MISSES, TOGETHER, StartWriter
 from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease

@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon
-from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.runtime.deadline import Deadline
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.spark.query_member import NEVER, BatchRetention
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

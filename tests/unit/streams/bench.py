@@ -15,9 +15,9 @@ from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue
 from zkconsumer.streams.async_stream import AsyncStream
 

@@ -15,8 +15,8 @@ from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, nothing_comes, position
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.timing import eventually, scaled
 from tests.unit.streams.bench import Bench, Several, position
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader

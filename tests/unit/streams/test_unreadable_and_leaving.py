@@ -14,7 +14,6 @@ import pytest
 
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, position
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     ConsumerTimeoutException,
     InvalidMessageException,
@@ -25,6 +24,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import MergedStreams, chunk_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 

@@ -16,8 +16,8 @@ from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.stream_queue import StreamQueue

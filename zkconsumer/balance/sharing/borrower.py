@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.unfinished_offsets import Finished
+from zkconsumer.ownership.message_ledger import MessageLedger
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from zkconsumer.balance.sharing.lender import (
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import NO_SLOTS
-from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.zookeeper.session import Session
 

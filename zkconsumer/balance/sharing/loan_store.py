@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from zkconsumer.balance.sharing.lender import DeleteLoan, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import LoanReport, decode_loan, decode_report, encode_loan, encode_report
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import OWNER_VERSION

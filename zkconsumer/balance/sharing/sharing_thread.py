@@ -27,14 +27,14 @@ from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, L
 from zkconsumer.balance.sharing.lent_partition import LentPartition, LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
-from zkconsumer.core.fetch_cursor import Sink
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.ownership.fetch_cursor import Sink
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
 from zkconsumer.streams import KafkaStream

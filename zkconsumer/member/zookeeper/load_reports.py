@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from time import monotonic
 
-from zkconsumer.core.load_report import LoadMeter, PartitionLoad, decode_loads, encode_loads
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.load_report import PartitionLoad, decode_loads, encode_loads
 from zkconsumer.core.placement_plan import consumer_of
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.session import Session
@@ -24,6 +25,64 @@ log = logging.getLogger(__name__)
 
 PUBLISH_EVERY_S = 30.0
 """Seconds between two reports of a member."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A position as it was when its log's end was last known: then (monotonic seconds), with the rate until then."""
+
+    end: int
+    fetched: int | None
+    at: float
+    rate: float | None = None
+
+
+class LoadMeter:
+    """Measures the loads of owned partitions. One thread.
+
+    A stream whose reader is slow has no room, and then none of its partitions is fetched. Their log ends stay as they
+    were, so a slow or stuck reader would look idle, and would be given more. So while a stream is full, its partitions
+    keep the last known rates, and lags grow by these rates.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[PartitionPosition, _Seen] = {}
+
+    def measure(
+        self, positions: Mapping[TopicPartition, PartitionPosition], now: float
+    ) -> dict[TopicPartition, PartitionLoad]:
+        """Return the loads of partitions that were fetched twice. ``now`` in monotonic seconds."""
+        known = {tp: one for tp, one in positions.items() if one.cursor.log_end >= 0 and one.lag >= 0}
+        fetched = {one.thread for one in known.values() if self._was_fetched(one)}
+        full = {one.thread for one in known.values() if _is_unread(one)} - fetched
+        found: dict[TopicPartition, PartitionLoad] = {}
+        seen: dict[PartitionPosition, _Seen] = {}
+        for tp, position in known.items():
+            before, end, lag = self._before.get(position), position.cursor.log_end, float(position.lag)
+            if before is None or now <= before.at:
+                seen[position] = before or _Seen(end, position.cursor.fetched, now)
+                continue
+            grown, seconds = max(0, end - before.end), now - before.at
+            if (position.paused or position.thread in full) and not grown:
+                seen[position] = before
+                if before.rate is not None:
+                    more = 0.0 if position.paused else before.rate * seconds
+                    found[tp] = PartitionLoad(lag + more, before.rate)
+                continue
+            seen[position] = _Seen(end, position.cursor.fetched, now, grown / seconds)
+            found[tp] = PartitionLoad(lag, grown / seconds)
+        self._before = seen
+        return found
+
+    def _was_fetched(self, position: PartitionPosition) -> bool:
+        before = self._before.get(position)
+        return before is None or (before.end, before.fetched) != (position.cursor.log_end, position.cursor.fetched)
+
+
+def _is_unread(position: PartitionPosition) -> bool:
+    """Return whether fetched messages wait for their reader."""
+    fetched, consumed = position.cursor.fetched, position.consumed
+    return fetched is not None and consumed is not None and consumed < fetched
 
 
 class LoadReports:

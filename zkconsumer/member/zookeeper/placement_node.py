@@ -15,7 +15,6 @@ from time import monotonic
 from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
 from zkconsumer.core.names import first_of
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.placement_plan import (
     InvalidPlanError,
     PlacementPlan,
@@ -30,6 +29,7 @@ from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.member.zookeeper.load_reports import LoadReports
 from zkconsumer.member.zookeeper.planner import GroupView, possible, threads_of
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache

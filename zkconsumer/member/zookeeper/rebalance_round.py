@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
 from zkconsumer.member.events import Event, LookAgain, NodeChanged, StopRequested, SubscriptionChanged
@@ -40,6 +39,7 @@ from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset

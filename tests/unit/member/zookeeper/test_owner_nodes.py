@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, soon
-from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ThreadId
+from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 

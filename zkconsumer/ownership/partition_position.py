@@ -5,9 +5,9 @@ position, so that late responses, queued chunks and messages of the old one can 
 
 Threads: each field has one usual writer. The first four take no lock:
 
-* the fetcher: ``cursor``, see :mod:`zkconsumer.core.fetch_cursor`
+* the fetcher: ``cursor``, see :mod:`zkconsumer.ownership.fetch_cursor`
 * the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``
-* the committer: ``stored``, see :mod:`zkconsumer.core.stored_offset`
+* the committer: ``stored``, see :mod:`zkconsumer.ownership.stored_offset`
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
 * under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
 
@@ -34,15 +34,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.data_plane.hand_out import NOTHING_HELD, HandOutMarks
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.fetch_cursor import FetchCursor
+from zkconsumer.ownership.stored_offset import StoredOffset
 
 if TYPE_CHECKING:
-    from zkconsumer.core.message_ledger import MessageLedger
+    from zkconsumer.ownership.message_ledger import MessageLedger
 
 __all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "PartitionPosition"]
 

@@ -16,7 +16,7 @@ from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
 
 if TYPE_CHECKING:
-    from zkconsumer.core.partition_position import PartitionPosition
+    from zkconsumer.ownership.partition_position import PartitionPosition
 
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
 """Seconds of the first and of the longest pause of a partition whose broker contradicts itself."""

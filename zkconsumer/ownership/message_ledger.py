@@ -1,8 +1,8 @@
 """The finished messages of one owned partition, where messages are finished in any order.
 
-A :class:`MessageLedger` belongs to one :class:`~zkconsumer.core.partition_position.PartitionPosition`, and so to one
-ownership. A late outcome of an earlier ownership goes to the earlier ledger alone. A ledger moves ``consumed`` of its
-position, which is the base.
+A :class:`MessageLedger` belongs to one :class:`~zkconsumer.ownership.partition_position.PartitionPosition`, and so to
+one ownership. A late outcome of an earlier ownership goes to the earlier ledger alone. A ledger moves ``consumed`` of
+its position, which is the base.
 
 Threads: readers, workers and the committer call it. The lock that its maker gives guards everything, and is never held
 over a call that may wait.
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, lost_from
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, joined
+from zkconsumer.ownership.partition_position import PartitionPosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
 
 if TYPE_CHECKING:
-    from zkconsumer.core.message_ledger import CommitPoint
-    from zkconsumer.core.partition_position import PartitionPosition
+    from zkconsumer.ownership.message_ledger import CommitPoint
+    from zkconsumer.ownership.partition_position import PartitionPosition
     from zkconsumer.runtime.deadline import Deadline
 
 NEGATIVE = float("-inf")
