@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -203,16 +203,13 @@ def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
 
     They are not ready yet (``wait_ready``), so that several can start at once. All end with the test.
     """
-    members: list[LegacyMember] = []
+    with ExitStack() as stack:
 
-    def start(version: str, group: str, topics: Mapping[str, int] | None = None, **options: Any) -> LegacyMember:
-        member = LegacyMember(version, cluster.zookeeper_connect, group, topics, **options)
-        members.append(member)
-        return member.start()
+        def start(version: str, group: str, topics: Mapping[str, int] | None = None, **options: Any) -> LegacyMember:
+            member = LegacyMember(version, cluster.zookeeper_connect, group, topics, **options)
+            return stack.enter_context(closing(member)).start()
 
-    yield start
-    for member in members:
-        member.close()
+        yield start
 
 
 @pytest.fixture
@@ -221,16 +218,12 @@ def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
 
     They are not ready yet. All end with the test.
     """
-    members: list[OurMember] = []
+    with ExitStack() as stack:
 
-    def start(group: str, topics: Mapping[str, int] | None = None, **options: Any) -> OurMember:
-        member = OurMember(cluster.zookeeper_connect, group, topics, **options)
-        members.append(member)
-        return member.start()
+        def start(group: str, topics: Mapping[str, int] | None = None, **options: Any) -> OurMember:
+            return stack.enter_context(closing(OurMember(cluster.zookeeper_connect, group, topics, **options))).start()
 
-    yield start
-    for member in members:
-        member.close()
+        yield start
 
 
 @pytest.fixture

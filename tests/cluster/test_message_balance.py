@@ -8,7 +8,6 @@ moments.
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 import tarfile
@@ -25,13 +24,10 @@ from tests.cluster.conftest import unique
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually
-from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.devcluster import DevCluster
 
 FORMER_RELEASE = "846409b"
 """The last commit without balanced members."""
-PATIENTLY = json.dumps({"attempts": 6, "delays": [0.05], "jitter": 0.0, "park_after": 2})
-"""Arguments of ``Retry``: enough attempts for a batch to be halved until the message that kills its worker is alone."""
 
 Balanced = Callable[..., BalancedGroup]
 
@@ -83,21 +79,6 @@ def test_a_scala_member_takes_over_and_gives_back(
     group.wait_done(last)
     assert {one.place for one in group.records.handlings if one.member == "next"} == set(last)
     group.check(others=[*held, *rest])
-
-
-# ---- handlers that kill
-
-
-def test_poison_that_kills_its_worker_ends_as_a_dead_letter(balanced: Balanced) -> None:
-    group = balanced()
-    group.start("owner", executor="processes", concurrency=2, batch=8, retry=PATIENTLY)
-    before, (bad,), after = group.produce(numbers(40)), group.produce(["x kill"]), group.produce(numbers(40))
-    group.wait_done(dead=True, seconds=60)  # each death costs the start of a process
-    group.wait_noted([*before, bad, *after])
-    assert {offset: p.kind for offset, p in group.pointers().items()} == {bad.offset: PointerKind.DEAD}
-    attempts = len(group.records.by_place()[bad])
-    assert attempts <= 7, attempts
-    group.check()
 
 
 # ---- beside the former release and the original

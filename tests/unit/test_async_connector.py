@@ -80,15 +80,6 @@ async def test_a_stop_iteration_of_a_store_reaches_the_caller(cluster: FakeClust
         assert isinstance(raised.value.__cause__, StopIteration)
 
 
-@on_loop
-async def test_the_message_in_hand_is_finished_at_the_end(cluster: FakeCluster, make: Make) -> None:
-    async with make() as connector:
-        async for message in await stream_of(connector):
-            if message.offset == 5:
-                break
-    assert 6 in committed(cluster)
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["", "whose thread is late"])
 @on_loop
 async def test_a_shutdown_that_is_begun_ends_loops(
