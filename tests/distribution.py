@@ -37,6 +37,8 @@ FIRST = (
 TOGETHER = (
     ("tests/spark/test_batch.py", "tests/spark/test_stream.py"),
     tuple(f"tests/cluster/test_{name}.py" for name in ("brokers", "generations", "devcluster", "group_requests")),
+    tuple(f"tests/contract/test_{name}.py" for name in ("coordinated_member", "group_coordinator", "offset_expiry")),
+    tuple(f"tests/contract/test_{name}.py" for name in ("session", "offset_stores", "stored_acks")),
 )
 
 

@@ -49,6 +49,8 @@ def cluster() -> Iterator[DevCluster]:
 
 ZOOKEEPERS = {"0.8.2.2": "3.4.6", "0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "2.8.2": "3.8.4"}
 """Kafka releases, each with a ZooKeeper of its time. Newer ones use the default ZooKeeper."""
+EAGER = "3.9.1"
+"""The release whose broker makes each topic that a client asks for, unless the client forbids it."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +63,12 @@ def released() -> Iterator[Callable[[str], DevCluster]]:
 
         @cache
         def made(version: str) -> DevCluster:
-            cluster = DevCluster(kafka_version=version, zookeeper_version=ZOOKEEPERS.get(version), tick_ms=TICK_MS)
+            cluster = DevCluster(
+                kafka_version=version,
+                zookeeper_version=ZOOKEEPERS.get(version),
+                tick_ms=TICK_MS,
+                broker_properties={"auto.create.topics.enable": str(version == EAGER).lower()},
+            )
             return stack.enter_context(cluster)
 
         yield lambda version: made(version).start()
