@@ -16,11 +16,7 @@ from tests.cluster.conftest import NewTopic, unique
 from tests.cluster.in_process import Reader
 from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
-from zkconsumer import (
-    MessageStreamsExistException,
-    Whitelist,
-    ZookeeperConsumerConnector,
-)
+from zkconsumer import MessageStreamsExistException, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.devcluster.ports import free_port
 from zkconsumer.errors import ChrootMissingError, ConsumerIdInUseError, RegistryUnavailableError

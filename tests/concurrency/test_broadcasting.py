@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import (
-    GROUP,
-    TOPIC,
-    SteppedMember,
-    new_server,
-    node_at,
-    owners,
-    settle,
-    settled,
-)
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, node_at, owners, settle, settled
 from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition

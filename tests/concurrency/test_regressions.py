@@ -10,15 +10,7 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import (
-    GROUP,
-    SteppedMember,
-    make_topic,
-    offsets,
-    settle,
-    settled,
-    tp,
-)
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, settle, settled, tp
 from tests.concurrency.staging import after, fail
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.member.connector_state import Phase

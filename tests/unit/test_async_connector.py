@@ -35,10 +35,7 @@ from zkconsumer import (
     Whitelist,
 )
 from zkconsumer.connector import shutdown
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    OffsetCommitError,
-)
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 

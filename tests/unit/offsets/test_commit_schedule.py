@@ -8,14 +8,7 @@ import pytest
 
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.offsets.commit_schedule import (
-    ACK_LOOK,
-    FORGOTTEN_AFTER,
-    MANY_ACKS,
-    NEVER,
-    AckSchedule,
-    CommitSchedule,
-)
+from zkconsumer.offsets.commit_schedule import ACK_LOOK, FORGOTTEN_AFTER, MANY_ACKS, NEVER, AckSchedule, CommitSchedule
 
 NOW = 1000.0
 

@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.kafka import reference
 from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
-from tests.unit.streams.read_ways import (
-    Sent,
-    bare,
-    by_batches,
-    by_both,
-    by_messages,
-    stream_of,
-)
+from tests.unit.streams.read_ways import Sent, bare, by_batches, by_both, by_messages, stream_of
 from zkconsumer.kafka.message_set_extent import extent
 
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
