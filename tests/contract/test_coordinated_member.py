@@ -211,16 +211,6 @@ def test_topics_of_a_pattern_are_taken_and_deleted_ones_left(place: Place) -> No
     eventually(lambda: {tp.topic for tp in connector.assignment()} == {f"{name}-b"}, 20, "the first topic's end")
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
-    connector = place.connector()
-    name = place.group.replace("group", "later")
-    reader = read(connector, name)
-    assert owned(connector) == [0]
-    place.topic(2, name)
-    place.produce(name, 4, 2)
-    reader.wait_for(4)
-
-
 # ---- losing the membership
 
 
