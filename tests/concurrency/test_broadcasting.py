@@ -157,9 +157,7 @@ def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> No
     assert a.rebalancer.state.detail == ""
 
 
-def test_a_clustering_member_refuses_broadcasting_members(
-    server: FakeZooKeeper,
-) -> None:
+def test_a_clustering_member_refuses_broadcasting_members(server: FakeZooKeeper) -> None:
     a = broadcasting(server, "a")
     settle([a])
     c = settled(server, "c", beside=[a])

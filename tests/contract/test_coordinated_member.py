@@ -31,9 +31,7 @@ STRATEGIES = ["range", "cooperative-sticky", "average"]
 REAL = [pytest.mark.cluster, pytest.mark.java]
 
 
-@pytest.fixture(
-    params=["fake-3.9", "fake-1.1", pytest.param("3.9.1", marks=REAL), pytest.param("1.1.1", marks=REAL)],
-)
+@pytest.fixture(params=["fake-3.9", "fake-1.1", pytest.param("3.9.1", marks=REAL), pytest.param("1.1.1", marks=REAL)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A broker, and afterwards the look whether all threads have ended."""
     kind = str(request.param)
