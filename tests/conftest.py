@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from zkconsumer.version import DATA_PLANE
 # How long an example takes says nothing on a busy machine. CI tries the same examples each time: what it says is
 # about the change, and new examples are found where somebody looks at them.
 settings.register_profile("zkconsumer", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("zkconsumer"), max_examples=30)
 settings.load_profile("zkconsumer")
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     names = [tier.name.lower() for tier in Tier]
     parser.addoption("--tier", choices=names, help="run the tests of this tier of tests/tiers.py (default: all tests)")
     parser.addoption("--both-ways", action="store_true", help="run only the tests that ZKCONSUMER_PURE=1 is for")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The quick tier tries fewer examples, where a test does not give their number. Every other tier tries all."""
+    if _chosen(config) is Tier.QUICK:
+        settings.load_profile("quick")
 
 
 def pytest_report_header() -> str:
@@ -70,6 +78,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for mark in marks_of(item.path):
             item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the modules and tests out of every garbage collection: they stay until the end.
+
+    Else each full collection of a test looks at a million objects, and so do those during the collection of the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

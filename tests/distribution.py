@@ -35,8 +35,12 @@ FIRST = (
 """Files and folders in the order of their begin. The longest begin first: otherwise the last one keeps all waiting."""
 
 TOGETHER = (
-    ("tests/spark/test_batch.py", "tests/spark/test_stream.py"),
+    tuple(
+        f"tests/spark/test_{name}.py" for name in ("batch", "stream", "options", "tables", "demo_weeks", "dataframe")
+    ),
     tuple(f"tests/cluster/test_{name}.py" for name in ("brokers", "generations", "devcluster", "group_requests")),
+    tuple(f"tests/contract/test_{name}.py" for name in ("coordinated_member", "group_coordinator", "offset_expiry")),
+    tuple(f"tests/contract/test_{name}.py" for name in ("session", "offset_stores", "stored_acks")),
 )
 
 

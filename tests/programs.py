@@ -31,3 +31,12 @@ def run_python(
     )
     assert done.returncode == code, done.stderr
     return done
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

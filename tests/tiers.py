@@ -79,7 +79,6 @@ TIERS = {
     "tests/scale": _ALL,
     "tests/cluster": _ALL,
     "tests/cluster/test_bench.py": _CAMPAIGNS,
-    "tests/cluster/test_consumed.py": _STANDARD,
     "tests/cluster/test_coordinated_peers.py": _CI,
     "tests/cluster/test_demo.py": _CI,
     "tests/cluster/test_dev_command.py": _CI,
@@ -114,7 +113,7 @@ BOTH_WAYS = {
     "tests/unit/fetch": _STANDARD,
     "tests/vectors/test_message_sets.py": _STANDARD,
     "tests/interrupts": _ALL,
-    "tests/cluster/test_consumed.py": _ALL,
+    "tests/unit/test_consumed.py": _STANDARD,
 }
 """The tests that ``scripts/test`` runs a second time with ``ZKCONSUMER_PURE=1``, and from which tier on. The first time
 they run compiled code, if there is a C compiler.

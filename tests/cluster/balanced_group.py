@@ -173,11 +173,7 @@ class BalancedGroup:
             told = key(number) if key else f"k{first + number}"
             keys[number] = None if told is None else told.encode()
             producer.produce(
-                topic or self.topic,
-                value,
-                keys[number],
-                partition=partition,
-                on_delivery=delivered(number),
+                topic or self.topic, value, keys[number], partition=partition, on_delivery=delivered(number)
             )
             producer.poll(0)
         producer.flush(scaled(30))
@@ -205,17 +201,11 @@ class BalancedGroup:
         """Wait until handlers have all of these in hand."""
         wanted = set(places)
         eventually(
-            lambda: wanted <= {one.place for one in self.in_hand(member)},
-            seconds,
-            lambda: self.told("these in hand"),
+            lambda: wanted <= {one.place for one in self.in_hand(member)}, seconds, lambda: self.told("these in hand")
         )
 
     def wait_done(
-        self,
-        places: Iterable[Place] | None = None,
-        *,
-        dead: bool = False,
-        seconds: float = SETTLED_S,
+        self, places: Iterable[Place] | None = None, *, dead: bool = False, seconds: float = SETTLED_S
     ) -> None:
         """Wait until messages, by default all, are finished. ``dead``: or are dead letters."""
         wanted = set(self.produced if places is None else places)
@@ -223,11 +213,7 @@ class BalancedGroup:
         def missing() -> list[Place]:
             return lost(self.records, wanted, self.dead() if dead else ())
 
-        eventually(
-            lambda: not missing(),
-            seconds,
-            lambda: self.told(f"messages to finish: {missing()[:9]}"),
-        )
+        eventually(lambda: not missing(), seconds, lambda: self.told(f"messages to finish: {missing()[:9]}"))
 
     def told(self, what: str) -> str:
         """Return what members say of themselves, for the message of a failure."""
@@ -242,10 +228,7 @@ class BalancedGroup:
     def note(self, partition: int = 0, topic: str = "") -> FinishedNote | None:
         """Return the note of a partition, None if there is none or it does not count."""
         of = TopicPartition(topic or self.topic, partition)
-        (_, at), (note, noted_at) = (
-            self._get(paths.offset(self.name, of)),
-            self._get(paths.ack(self.name, of)),
-        )
+        (_, at), (note, noted_at) = (self._get(paths.offset(self.name, of)), self._get(paths.ack(self.name, of)))
         return decode_note(note) if at == noted_at and note else None
 
     def pointers(self, partition: int = 0, topic: str = "") -> dict[int, Pointer]:
@@ -289,11 +272,7 @@ class BalancedGroup:
 
     def wait_owners(self, expected: Mapping[int, str], seconds: float = SETTLED_S) -> None:
         """Wait until partitions have these owners, by the members' names."""
-        eventually(
-            lambda: self.owners() == dict(expected),
-            seconds,
-            lambda: self.told(f"owners {expected}"),
-        )
+        eventually(lambda: self.owners() == dict(expected), seconds, lambda: self.told(f"owners {expected}"))
 
     def _get(self, path: str) -> tuple[bytes, int | None]:
         try:
@@ -305,11 +284,7 @@ class BalancedGroup:
     # ---- the verdict
 
     def problems(
-        self,
-        order: str = "key",
-        *,
-        anew: Mapping[tuple[str, int], int] | None = None,
-        others: Collection[Place] = (),
+        self, order: str = "key", *, anew: Mapping[tuple[str, int], int] | None = None, others: Collection[Place] = ()
     ) -> list[str]:
         """Return everything that must never be.
 

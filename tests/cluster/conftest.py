@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,6 +49,8 @@ def cluster() -> Iterator[DevCluster]:
 
 ZOOKEEPERS = {"0.8.2.2": "3.4.6", "0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "2.8.2": "3.8.4"}
 """Kafka releases, each with a ZooKeeper of its time. Newer ones use the default ZooKeeper."""
+EAGER = "3.9.1"
+"""The release whose broker makes each topic that a client asks for, unless the client forbids it."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +63,12 @@ def released() -> Iterator[Callable[[str], DevCluster]]:
 
         @cache
         def made(version: str) -> DevCluster:
-            cluster = DevCluster(kafka_version=version, zookeeper_version=ZOOKEEPERS.get(version), tick_ms=TICK_MS)
+            cluster = DevCluster(
+                kafka_version=version,
+                zookeeper_version=ZOOKEEPERS.get(version),
+                tick_ms=TICK_MS,
+                broker_properties={"auto.create.topics.enable": str(version == EAGER).lower()},
+            )
             return stack.enter_context(cluster)
 
         yield lambda version: made(version).start()
@@ -203,16 +210,13 @@ def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
 
     They are not ready yet (``wait_ready``), so that several can start at once. All end with the test.
     """
-    members: list[LegacyMember] = []
+    with ExitStack() as stack:
 
-    def start(version: str, group: str, topics: Mapping[str, int] | None = None, **options: Any) -> LegacyMember:
-        member = LegacyMember(version, cluster.zookeeper_connect, group, topics, **options)
-        members.append(member)
-        return member.start()
+        def start(version: str, group: str, topics: Mapping[str, int] | None = None, **options: Any) -> LegacyMember:
+            member = LegacyMember(version, cluster.zookeeper_connect, group, topics, **options)
+            return stack.enter_context(closing(member)).start()
 
-    yield start
-    for member in members:
-        member.close()
+        yield start
 
 
 @pytest.fixture
@@ -221,16 +225,12 @@ def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
 
     They are not ready yet. All end with the test.
     """
-    members: list[OurMember] = []
+    with ExitStack() as stack:
 
-    def start(group: str, topics: Mapping[str, int] | None = None, **options: Any) -> OurMember:
-        member = OurMember(cluster.zookeeper_connect, group, topics, **options)
-        members.append(member)
-        return member.start()
+        def start(group: str, topics: Mapping[str, int] | None = None, **options: Any) -> OurMember:
+            return stack.enter_context(closing(OurMember(cluster.zookeeper_connect, group, topics, **options))).start()
 
-    yield start
-    for member in members:
-        member.close()
+        yield start
 
 
 @pytest.fixture

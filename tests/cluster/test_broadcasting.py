@@ -65,33 +65,6 @@ def everything(readers: list[Reader], expected: list[tuple[int, int]]) -> None:
     assert sorted(place for reader in readers for place in reader.places) == sorted(expected)
 
 
-def test_every_member_gets_all_and_resumes_at_its_own_offsets(broadcast: Broadcast, zookeeper: KazooClient) -> None:
-    """Every member gets all messages and resumes at its own offsets."""
-    before = broadcast.produce(10)
-    a, of_a = broadcast.read("a", streams=2)
-    b, of_b = broadcast.read("b")
-    everything(of_a, before)
-    everything(of_b, before)
-    assert {len({p for p, _ in reader.places}) for reader in of_a} == {2}, "its streams share its partitions"
-    assert all(set(m.assignment()) == set(m.lag()) and len(m.assignment()) == PARTITIONS for m in (a, b))
-
-    a.shutdown()
-    for reader in of_a:
-        reader.join()
-    stored = offsets_of(zookeeper, broadcast.own("a"), broadcast.topic)
-    # a message in a reader's hand at the shutdown by another thread is consumed again: at most one for each stream
-    assert 2 >= sum(10 - offset for offset in stored.values()) >= 0
-    missed = broadcast.produce(5)
-    everything(of_b, before + missed)
-
-    again, of_again = broadcast.read("a")
-    everything(of_again, [(p, o) for p in range(PARTITIONS) for o in range(stored[p], 15)])
-    assert len(again.assignment()) == PARTITIONS
-    assert not owners_of(zookeeper, broadcast.group, broadcast.topic)
-    assert not offsets_of(zookeeper, broadcast.group, broadcast.topic)
-    assert sorted(zookeeper.get_children(f"/consumers/{broadcast.group}")) == ["broadcast", "offsets"]
-
-
 def test_a_filter_broadcasts_topics_that_come_later(broadcast: Broadcast, cluster: DevCluster) -> None:
     broadcast.produce(2)
     both = [broadcast.member(name).create_message_streams_by_filter(Whitelist(f"{broadcast.topic}.*")) for name in "ab"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.conftest import EAGER, NewTopic, produce_to, unique
 from tests.cluster.in_process import client_of
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
@@ -169,9 +169,8 @@ def test_offsets_by_time(cluster: DevCluster, new_topic: NewTopic) -> None:
         assert channel.list_offsets({where: 1_800_000_000_000}, soon())[where] == (-1, -1, 0)
 
 
-def test_a_question_for_a_topic_does_not_create_it() -> None:
-    eager = DevCluster(broker_properties={"auto.create.topics.enable": "true"})
-    with eager, connected(registered(eager)) as channel:
+def test_a_question_for_a_topic_does_not_create_it(released: Callable[[str], DevCluster]) -> None:
+    with connected(registered(released(EAGER))) as channel:
         for _ in range(2):
             told = channel.metadata(["never.made"], soon())
             assert told.errors == {"never.made": error_codes.UNKNOWN_TOPIC_OR_PARTITION}

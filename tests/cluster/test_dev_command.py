@@ -15,18 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import produce_to
+from tests.programs import exists
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import cache_directory
 from zkconsumer.devcluster.ports import free_port
 from zkconsumer.zookeeper.cluster_admin import Admin
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class CommandLine:

@@ -71,11 +71,7 @@ class Doctor:
         return self.source.snapshot(group)
 
     def check(
-        self,
-        name: str,
-        group: str,
-        config: Mapping[str, str] | None = None,
-        earlier: Sequence[GroupSnapshot] = (),
+        self, name: str, group: str, config: Mapping[str, str] | None = None, earlier: Sequence[GroupSnapshot] = ()
     ) -> list[Finding]:
         """Return what one check finds."""
         assert name in {check.name for check in CHECKS}

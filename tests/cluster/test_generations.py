@@ -78,10 +78,7 @@ def read(stream: KafkaStream[Any, Any], count: int) -> list[MessageAndMetadata[A
 
 
 def test_whatever_a_generation_can_write_is_read(
-    generation: Release,
-    servers: DevCluster,
-    nodes: KazooClient,
-    join: Callable[..., ZookeeperConsumerConnector],
+    generation: Release, servers: DevCluster, nodes: KazooClient, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     group, prefix = unique("group"), unique("written")
     expected = Counter[tuple[str, int, bytes | None]]()
@@ -118,10 +115,7 @@ def test_whatever_a_generation_can_write_is_read(
 
 
 def test_two_members_survive_a_restart_of_the_broker(
-    generation: Release,
-    servers: DevCluster,
-    nodes: KazooClient,
-    join: Callable[..., ZookeeperConsumerConnector],
+    generation: Release, servers: DevCluster, nodes: KazooClient, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """Two members share the partitions and survive a restart of the broker."""
     group, topic = unique("group"), unique("shared")
@@ -185,10 +179,7 @@ def test_headers_times_and_transactions_by_generation(
     committed, aborted = ([b"%s %d" % (ending, n) for n in range(3)] for ending in (b"commit", b"abort"))
     written = (("commit", committed), ("abort", aborted), ("commit", committed))
     produce_in_transactions(servers.bootstrap_servers, other, *written)
-    for level, wanted in {
-        "read_committed": committed * 2,
-        "read_uncommitted": committed + aborted + committed,
-    }.items():
+    for level, wanted in {"read_committed": committed * 2, "read_uncommitted": committed + aborted + committed}.items():
         with join(unique("group"), isolation_level=level) as connector:
             stream = connector.create_message_streams({other: 1})[other][0]
             assert [m.value for m in read(stream, len(wanted))] == wanted

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import socket
 import threading
@@ -14,16 +12,12 @@ from time import monotonic
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, produce_to, unique
-from tests.cluster.in_process import Reader, client_of
+from tests.cluster.conftest import NewTopic, unique
+from tests.cluster.in_process import Reader
 from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
-from zkconsumer import (
-    MessageStreamsExistException,
-    Whitelist,
-    ZookeeperConsumerConnector,
-)
-from zkconsumer.devcluster import DevCluster, EmbeddedKafka, EmbeddedZooKeeper
+from zkconsumer import MessageStreamsExistException, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
 from zkconsumer.devcluster.ports import free_port
 from zkconsumer.errors import ChrootMissingError, ConsumerIdInUseError, RegistryUnavailableError
 
@@ -102,6 +96,22 @@ def test_a_consumer_id_in_use_is_refused_by_name(
     reader.wait_for(3)
 
 
+def test_kafka_1103_a_member_has_one_session_also_with_a_filter(
+    cluster: DevCluster, connector: NewConnector, new_group: Callable[[], str]
+) -> None:
+    """The original's watcher of topics had its own session. It could expire while the consumer's lived, or live on."""
+
+    def connections() -> int:
+        return sum(line.startswith(" /") for line in cluster.zookeeper.ask("cons").splitlines())
+
+    one = connector(new_group())
+    before = connections()
+    one.create_message_streams_by_filter(Whitelist("nothing-like-it.*"), 2)
+    eventually(lambda: connections() == before + 1, 10, "one connection more")
+    one.shutdown()
+    eventually(lambda: connections() == before, 10, "none more")
+
+
 def ours_left() -> list[str]:
     """Return the threads of connectors and of their ZooKeeper client."""
     return [
@@ -149,29 +159,3 @@ def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_gro
         lost.shutdown()
         assert monotonic() - begin < scaled(1.0)
         eventually(lambda: sorted(ours_left()) == sorted(before), 5, "the end of all threads")
-
-
-def test_a_cluster_without_brokers_is_waited_for_in_the_open(
-    new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with EmbeddedZooKeeper(tick_ms=500) as server, client_of(server.connect) as client, ExitStack() as stack:
-        topic = {"version": 1, "partitions": {"0": [0], "1": [0]}}
-        client.create("/brokers/topics/t", json.dumps(topic).encode(), makepath=True)
-        early = stack.enter_context(
-            ZookeeperConsumerConnector({**QUICK, "zookeeper.connect": server.connect, "group.id": new_group()})
-        )
-        caplog.set_level(logging.INFO, "zkconsumer")
-        (reader,) = read(early, {"t": 1})
-        eventually(lambda: "no broker" in str(early.state), 10, "a state that tells why")
-        seen = len(caplog.records)
-        threading.Event().wait(scaled(1.0))
-        assert len(caplog.records) - seen <= 3, "no storm of messages while nothing changes"
-        assert not [r for r in caplog.records if r.exc_info], "no traces of exceptions"
-        assert reader.error is None
-        broker = stack.enter_context(EmbeddedKafka(server.connect, 0))
-        eventually(
-            lambda: client.exists("/brokers/topics/t/partitions/1/state") is not None, 20, "leaders of the partitions"
-        )
-        produce_to(broker.address, "t", numbers(10), partitions=2)
-        reader.wait_for(10)
-        eventually(lambda: "broker" not in str(early.state), 5, "a state without trouble")

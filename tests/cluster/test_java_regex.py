@@ -85,11 +85,10 @@ def random_classes(count: int, seed: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_we_read_expressions_as_java_does(seed: int) -> None:
+def test_we_read_expressions_as_java_does() -> None:
     cases = [(expression, yes + no) for expression, yes, no in JAVA]
-    cases += [(expression, NAMES) for expression in random_expressions(5000, seed)]
-    cases += [(expression, CLASS_NAMES) for expression in random_classes(4000, seed)]
+    cases += [(expression, NAMES) for expression in random_expressions(5000, seed=1)]
+    cases += [(expression, CLASS_NAMES) for expression in random_classes(4000, seed=1)]
     answers = [ours(expression, names) for expression, names in cases]
     differing = [
         (expression, mine, theirs)

@@ -12,11 +12,7 @@ from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
-from zkconsumer import (
-    ConsumerTimeoutException,
-    TopicPartition,
-    ZookeeperConsumerConnector,
-)
+from zkconsumer import ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 Make = Callable[..., ZookeeperConsumerConnector]

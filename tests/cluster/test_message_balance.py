@@ -8,7 +8,6 @@ moments.
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 import tarfile
@@ -21,17 +20,16 @@ import pytest
 
 from tests.balance_recorder import Place
 from tests.cluster.balanced_group import BalancedGroup
-from tests.cluster.conftest import unique
+from tests.cluster.conftest import NewTopic, produce_in_transactions, unique
 from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.member_process import QUICK
 from tests.cluster.our_member import OurMember
-from tests.timing import eventually
-from zkconsumer.core.message_pointers import PointerKind
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 FORMER_RELEASE = "846409b"
 """The last commit without balanced members."""
-PATIENTLY = json.dumps({"attempts": 6, "delays": [0.05], "jitter": 0.0, "park_after": 2})
-"""Arguments of ``Retry``: enough attempts for a batch to be halved until the message that kills its worker is alone."""
 
 Balanced = Callable[..., BalancedGroup]
 
@@ -83,21 +81,6 @@ def test_a_scala_member_takes_over_and_gives_back(
     group.wait_done(last)
     assert {one.place for one in group.records.handlings if one.member == "next"} == set(last)
     group.check(others=[*held, *rest])
-
-
-# ---- handlers that kill
-
-
-def test_poison_that_kills_its_worker_ends_as_a_dead_letter(balanced: Balanced) -> None:
-    group = balanced()
-    group.start("owner", executor="processes", concurrency=2, batch=8, retry=PATIENTLY)
-    before, (bad,), after = group.produce(numbers(40)), group.produce(["x kill"]), group.produce(numbers(40))
-    group.wait_done(dead=True, seconds=60)  # each death costs the start of a process
-    group.wait_noted([*before, bad, *after])
-    assert {offset: p.kind for offset, p in group.pointers().items()} == {bad.offset: PointerKind.DEAD}
-    attempts = len(group.records.by_place()[bad])
-    assert attempts <= 7, attempts
-    group.check()
 
 
 # ---- beside the former release and the original
@@ -204,3 +187,29 @@ def test_an_upgrade_one_by_one_loses_nothing(
     finally:
         for one in others:
             one.close()
+
+
+WITHIN = 30.0
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_log_that_ends_with_an_aborted_transaction(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], isolation: str
+) -> None:
+    """The last offset is the marker's, and with read_committed no message comes after the first transaction."""
+    topic, taken = new_topic(prefix="until"), list[bytes]()
+    produce_in_transactions(cluster.bootstrap_servers, topic, ("commit", [b"kept"] * 3), ("abort", [b"dropped"] * 3))
+    properties: dict[str, Any] = {
+        **QUICK,
+        "zookeeper.connect": cluster.zookeeper_connect,
+        "group.id": new_group(),
+        "isolation.level": isolation,
+        "consumer.timeout.ms": int(scaled(WITHIN) * 1000),  # the run may not hang
+    }
+
+    with ZookeeperConsumerConnector(properties) as connector:
+        connector.run(lambda m: taken.append(m.value), topic, concurrency=2, order="none", until="end")
+        position = connector.committed((topic, 0))
+
+    assert sorted(taken) == [b"dropped"] * 3 * (isolation == "read_uncommitted") + [b"kept"] * 3
+    assert position == 8  # both markers included

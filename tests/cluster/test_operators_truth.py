@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -62,3 +65,22 @@ def test_a_refused_port_ends_within_the_timeout(
     assert code != 0
     assert "127.0.0.1" in capsys.readouterr().err
     assert took < 2 + scaled(2), f"{took:.1f} s"
+
+
+def test_a_closed_pipe_ends_the_follower(cluster: DevCluster, new_group: Callable[[], str]) -> None:
+    """Nothing happens in the group, so the command writes nothing, and must notice all the same."""
+    group = new_group()
+    command = [sys.executable, "-m", "zkconsumer", "timeline", group, "--zookeeper", cluster.zookeeper_connect]
+    reading, writing = os.pipe()
+    process = subprocess.Popen([*command, "--follow"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    os.close(reading)
+    try:
+        assert process.wait(scaled(30)) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()

@@ -1,23 +1,20 @@
-"""``sticky`` beside a Scala member, which ends the plan, and ``lag-aware`` under load, on a real ZooKeeper."""
+"""``sticky`` beside a Scala member, which ends the plan, on a real ZooKeeper."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from scripts.measurements.scale import real_skewed
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.placement_plan import decode_plan
-from zkconsumer.devcluster import DevCluster
 
 PARTITIONS, MEMBERS = 20, 4
 SETTLED_S = 25.0
@@ -90,29 +87,3 @@ def test_a_scala_member_ends_the_plan_and_may_leave_again(
     after = watched.owners()
     moved = [n for n, thread in ranges.items() if thread.startswith(f"{group}_m") and after[n] != thread]
     assert not moved, "the plan begins from the owners"
-
-
-def test_lag_aware_settles_under_a_skewed_load(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
-) -> None:
-    """One partition is hot, and one member slow. Times are shorter, so that a look takes a second and a half.
-
-    The hot partition stays or moves once, and the slow member is relieved. There is at most one plan for each eight
-    looks, by the pauses, so the number of plans is bounded whatever the load of the machine.
-    """
-    topic, group = new_topic(real_skewed.PARTITIONS), new_group()
-    with (
-        real_skewed.shorter_times(40.0),
-        real_skewed.SkewedGroup(cluster.zookeeper_connect, cluster.bootstrap_servers, topic, group) as skewed,
-    ):
-        eventually(lambda: all(skewed.shares().values()), SETTLED_S, "an even start")
-        began, first = monotonic(), len(skewed.changes)
-        eventually(lambda: len(skewed.shares()["slow"]) < 4 and skewed.changes[first:], 60.0, "the slow one relieved")
-        shares = skewed.shares()
-        of_hot = next(numbers for numbers in shares.values() if 0 in numbers)
-        assert len(of_hot) <= 4, shares
-        looks = (monotonic() - began) / 1.5 + 1
-        changes = skewed.changes[first:]
-        assert len(changes) <= looks / 8 + 1, changes
-        assert sum(one.moved for one in changes) <= real_skewed.PARTITIONS, changes
-    assert max(skewed.consumed().values()) == 1, "no message came twice"

@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import (
-    GROUP,
-    TOPIC,
-    SteppedMember,
-    new_server,
-    node_at,
-    owners,
-    settle,
-    settled,
-)
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, node_at, owners, settle, settled
 from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
@@ -166,9 +157,7 @@ def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> No
     assert a.rebalancer.state.detail == ""
 
 
-def test_a_clustering_member_refuses_broadcasting_members(
-    server: FakeZooKeeper,
-) -> None:
+def test_a_clustering_member_refuses_broadcasting_members(server: FakeZooKeeper) -> None:
     a = broadcasting(server, "a")
     settle([a])
     c = settled(server, "c", beside=[a])

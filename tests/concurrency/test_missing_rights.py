@@ -8,16 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.concurrency.group import (
-    GROUP,
-    SteppedMember,
-    make_topic,
-    new_server,
-    offsets,
-    settle,
-    settled,
-    tp,
-)
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, new_server, offsets, settle, settled, tp
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.errors import NotPermittedError, OffsetCommitError
 from zkconsumer.member.connector_state import Phase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,16 +59,6 @@ def test_without_auto_commit_a_rebalance_commits_nothing(server: FakeZooKeeper) 
     first.finish(tp(3), 5)
     second = settled(server, "b", auto_commit=False, beside=[first])
     assert second.owned[tp(3)].cursor.fetched == 10
-
-
-def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    position = member.owned[tp(0)]
-    assert [one.cursor.fetched for one in member.owned.values()] == [None] * len(member.owned)
-    member.events.put(StartsResolved({position: 77}))
-    settle([member])
-    assert offsets(server) == {0: 77}
-    assert (position.cursor.fetched, position.consumed, position.stored.committed) == (77, 77, 77)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
@@ -213,14 +204,22 @@ def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) 
     assert len(member.owned) == 4
 
 
-def test_new_partitions_are_taken_and_the_old_ones_flow_on(server: FakeZooKeeper) -> None:
-    """KAFKA-1030 and its kin: added partitions were not noticed."""
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1]", b'{"version":"x"}', b"[" * 900_000])
+def test_an_unreadable_topic_is_waited_for(server: FakeZooKeeper, content: bytes) -> None:
+    """At the start, and while its partitions are consumed."""
+    server.put(paths.topic(TOPIC), content)
     member = settled(server, "a")
-    before = dict(member.owned)
-    make_topic(server, 7)
+    assert not member.owned
+    assert re.search(r"waiting for topic t to|unreadable: /brokers/topics/t", str(member.rebalancer.state))
+    make_topic(server, 4)
     settle([member])
-    assert len(member.owned) == 7
-    assert all(member.owned[known] is position for known, position in before.items())
+    assert len(member.owned) == 4
+    member.finish(tp(0), 5)
+    server.put(paths.topic(TOPIC), content)
+    settle([member])
+    make_topic(server, 5)
+    settle([member])
+    assert len(member.owned) == 5
 
 
 def test_a_deleted_topic_is_given_up_and_taken_when_it_is_back(server: FakeZooKeeper) -> None:

@@ -8,16 +8,7 @@ import logging
 
 import pytest
 
-from tests.concurrency.group import (
-    GROUP,
-    new_server,
-    offsets,
-    owners,
-    settle,
-    settled,
-    tp,
-    try_again,
-)
+from tests.concurrency.group import GROUP, new_server, offsets, owners, settle, settled, tp, try_again
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.testing import FakeZooKeeper

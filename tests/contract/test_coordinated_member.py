@@ -31,9 +31,7 @@ STRATEGIES = ["range", "cooperative-sticky", "average"]
 REAL = [pytest.mark.cluster, pytest.mark.java]
 
 
-@pytest.fixture(
-    params=["fake-3.9", "fake-1.1", pytest.param("3.9.1", marks=REAL), pytest.param("1.1.1", marks=REAL)],
-)
+@pytest.fixture(params=["fake-3.9", "fake-1.1", pytest.param("3.9.1", marks=REAL), pytest.param("1.1.1", marks=REAL)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A broker, and afterwards the look whether all threads have ended."""
     kind = str(request.param)
@@ -209,16 +207,6 @@ def test_topics_of_a_pattern_are_taken_and_deleted_ones_left(place: Place) -> No
     reader.wait_for(10)
     place.delete_topic(f"{name}-a")
     eventually(lambda: {tp.topic for tp in connector.assignment()} == {f"{name}-b"}, 20, "the first topic's end")
-
-
-def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
-    connector = place.connector()
-    name = place.group.replace("group", "later")
-    reader = read(connector, name)
-    assert owned(connector) == [0]
-    place.topic(2, name)
-    place.produce(name, 4, 2)
-    reader.wait_for(4)
 
 
 # ---- losing the membership

@@ -179,14 +179,7 @@ class Members:
 
 
 def campaign(
-    cluster: DevCluster,
-    topic: str,
-    code: str,
-    database: Database,
-    folder: Path,
-    *,
-    kills: int,
-    seed: int,
+    cluster: DevCluster, topic: str, code: str, database: Database, folder: Path, *, kills: int, seed: int
 ) -> Outcome:
     """Run the program ``code`` in some processes, and kill or freeze one ``kills`` times. Return what came of it."""
     random_ = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The checker on hand-made logs: a good log passes, and a log that breaks an invariant is reported."""
+"""The checker on hand-made logs, which tells each broken invariant, and the conditions under which rows fail."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from tests.faults.checker import check, said
 from tests.faults.events import Event, EventLog, Tail, read_all
 from tests.faults.history import SECOND, History, history
+from tests.faults.lab import Report
+from tests.faults.report import details, table
 from tests.faults.verdict import Rules, Verdict
 
 TP = "t-0"
@@ -410,3 +412,26 @@ def test_i2_a_message_missing_in_the_log_is_no_loss() -> None:
     gap = takeover().add("producer", 0.3, "acked", tp=TP, o=None, v="x")
     gap.events = [event for event in gap.events if not (event["e"] == "h" and event["o"] == 12)]
     assert "t-0 'x'" in gap.judged().lost
+
+
+def test_a_row_with_a_slow_recovery_has_failed() -> None:
+    """The report called it slow, but ``scripts/faults`` ended with 0."""
+    report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]), load=1.5)
+    assert (report.ok, report.sound) == (False, True)
+    assert "FAILED: slow (load 1.5)" in table([report])
+    assert "slow: recovery from black hole took 9.00 s, more than 4.20 s" in details(report)
+    assert "FAILED" in details(report).splitlines()[0]
+
+
+def test_a_busy_machine_may_have_slower_recoveries() -> None:
+    """A caller that knows that the machine is busy may accept slower recoveries."""
+    report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]))
+    assert report.sound
+    assert report.within(2.0, 1.0)
+    assert not report.within(1.0, 1.0)
+
+
+def test_a_row_that_went_wrong_is_not_merely_slow() -> None:
+    report = Report("8", "a black hole", Verdict(violations=["I2: lost"], slow=[("black hole", 9.0, 4.2)]))
+    assert (report.ok, report.sound) == (False, False)
+    assert "slow (load" not in table([report])

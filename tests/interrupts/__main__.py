@@ -71,12 +71,7 @@ def _here(options: argparse.Namespace) -> int:
         if subject in members.FIRST_OPERATIONS:
             ways["kinds"] = [Interrupted]
         figures = sweep(
-            subject,
-            often=options.often,
-            most=options.most,
-            rotate=not options.all_ways,
-            scope=scope,
-            **ways,
+            subject, often=options.often, most=options.most, rotate=not options.all_ways, scope=scope, **ways
         )
         found += len(figures.serious)
         lines = told([figures])

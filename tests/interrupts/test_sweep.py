@@ -85,37 +85,31 @@ def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPat
     member.check_committed()
 
 
+ONE_BY_ONE = (
+    *("for message in stream", "stream.get", "next(stream)"),
+    *("for message in messages()", "messages().get", "next(messages())"),
+)
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("for message in stream", "stream.get", "next(stream)", "stream.batches", "next(stream.batches())"),
-        *("stream.to_arrow", "stream.take", "for message in messages()", "messages().get", "next(messages())"),
-    ],
+    "name", [*ONE_BY_ONE, "stream.batches", "next(stream.batches())", "stream.to_arrow", "stream.take"]
 )
 def test_a_signal_at_any_moment_loses_nothing(name: str) -> None:
-    operation = next(one for one in reading.OPERATIONS if one.name == name)
-    figures = ring(operation, scaled(20), seed=1, enough=10)
+    figures = ring(named(name), scaled(20), seed=1, enough=10)
     assert figures.inside >= 10
     assert not figures.findings
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "for message in stream",
-        "stream.get",
-        "next(stream)",
-        "for message in messages()",
-        "messages().get",
-        "next(messages())",
-    ],
-)
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_a_storm_of_signals_loses_nothing(name: str) -> None:
     """A signal may come while the exception of an earlier signal is still on its way out of a read."""
-    operation = next(one for one in reading.OPERATIONS if one.name == name)
-    figures = storm(operation, scaled(20), seed=1, enough=100)
+    figures = storm(named(name), scaled(20), seed=1, enough=100)
     assert figures.inside >= 20
     assert not figures.findings
+
+
+def named(name: str) -> Operation:
+    return next(one for one in reading.OPERATIONS if one.name == name)
 
 
 def test_a_failed_allocation_loses_nothing() -> None:

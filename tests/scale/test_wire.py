@@ -41,9 +41,7 @@ def test_an_ended_task_stops_and_a_failure_comes_out(simulation: Simulation) -> 
         simulation.run(1020.0)
 
 
-def test_requests_sent_together_share_a_round_trip(
-    simulation: Simulation,
-) -> None:
+def test_requests_sent_together_share_a_round_trip(simulation: Simulation) -> None:
     """The server handles the requests in turn."""
     server = CountedServer(simulation)
     for number in range(10):

@@ -35,10 +35,7 @@ from zkconsumer import (
     Whitelist,
 )
 from zkconsumer.connector import shutdown
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    OffsetCommitError,
-)
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 
@@ -78,15 +75,6 @@ async def test_a_stop_iteration_of_a_store_reaches_the_caller(cluster: FakeClust
         with pytest.raises(RuntimeError, match="StopIteration") as raised:
             await connector.committed(("other", 0))
         assert isinstance(raised.value.__cause__, StopIteration)
-
-
-@on_loop
-async def test_the_message_in_hand_is_finished_at_the_end(cluster: FakeCluster, make: Make) -> None:
-    async with make() as connector:
-        async for message in await stream_of(connector):
-            if message.offset == 5:
-                break
-    assert 6 in committed(cluster)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "whose thread is late"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,27 @@ def test_a_bad_filter_is_named(connector: ZookeeperConsumerConnector) -> None:
         connector.create_message_streams_by_filter("a.*")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
         connector.create_message_streams_by_filter(Whitelist("a.*"), 0)
+
+
+async def coroutine(_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda member: member.run(None, "t"), TypeError, "callable"),
+        (lambda member: member.run(coroutine, "t"), TypeError, "plain function"),
+        (lambda member: member.run(print), ValueError, "no streams yet"),
+        (lambda member: member.run(print, []), ValueError, "no topics"),
+        (lambda member: member.run(print, "t", workers=0), ValueError, "workers"),
+        (lambda member: member.messages(), ValueError, "no streams yet"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(
+    connector: ZookeeperConsumerConnector, call: Callable[[Any], object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        call(connector)
 
 
 def test_a_connector_that_never_began_can_be_shut_down_twice(connector: ZookeeperConsumerConnector) -> None:

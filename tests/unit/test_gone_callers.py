@@ -147,16 +147,6 @@ Left = Callable[[Callable[[float], object]], None]
 # ---- commits
 
 
-@WAYS
-@pytest.mark.parametrize("given", [None, {TP: 7}])
-def test_a_commit_that_waited_is_not_sent_later(application: Application, left: Left, given: Any) -> None:
-    application.take()
-    with busy_committer(application):
-        left(lambda seconds: application.connector.commit_offsets(given, timeout=seconds))
-        application.take()
-    assert application.committed == 0
-
-
 def test_the_error_says_that_nothing_was_sent(application: Application) -> None:
     application.take()
     with busy_committer(application), pytest.raises(OffsetCommitError, match="was not sent in time, and will not be"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from tests.unit.clusters import Join, cluster_with, committed, connectors_with
-from zkconsumer import ConsumerTimeoutException, TopicPartition
+from tests.unit.clusters import Join, cluster_with, committed, connectors_with, whole
+from zkconsumer import ConsumerTimeoutException, TopicPartition, Whitelist
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 
@@ -60,6 +61,40 @@ def test_an_exception_of_a_handler_is_raised_by_run(
     with pytest.raises(ConsumerTimeoutException):
         join(**{"consumer.timeout.ms": int(scaled(1) * 1000)}).run(handle, "events", workers=workers)
     assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
+
+
+def test_workers_share_the_partitions_and_keep_their_order(cluster: FakeCluster, join: Join) -> None:
+    connector, threads, taken = join(**{"consumer.id": "m"}), list[tuple[int, str]](), list[tuple[int, int]]()
+
+    def handle(message: Any) -> None:
+        threads.append((message.partition, threading.current_thread().name))
+        taken.append((message.partition, message.offset))
+        if len(taken) == PARTITIONS * EACH:
+            connector.shutdown()
+
+    connector.run(handle, "events", workers=PARTITIONS)
+    assert sorted(taken, key=lambda place: place[0]) == whole(*[EACH] * PARTITIONS)
+    assert {name for _, name in threads} == {f"g_m-worker-{number}" for number in range(PARTITIONS)}
+    assert len(set(threads)) == PARTITIONS
+    assert committed(cluster) == [EACH] * PARTITIONS
+    assert workers_left() == []
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_workers_get_topics_of_a_filter_and_later_topics(cluster: FakeCluster, join: Join, later: bool) -> None:
+    cluster.create_topic("others", 1)
+    cluster.append("others", 0, [b"v"] * EACH)
+    connector, taken = join(), Counter[str]()
+
+    def handle(message: Any) -> None:
+        if later and (message.topic, message.partition, message.offset) == ("events", 0, 0):
+            connector.add_topics({"others": 1})
+        taken[message.topic] += 1
+        if taken.total() == (PARTITIONS + 1) * EACH:
+            connector.shutdown()
+
+    connector.run(handle, "events" if later else Whitelist("events|others"), workers=2)
+    assert taken == {"events": PARTITIONS * EACH, "others": EACH}
 
 
 def test_an_explicit_commit_stays_where_the_handler_fails(cluster: FakeCluster, join: Join) -> None:

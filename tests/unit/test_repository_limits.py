@@ -6,6 +6,7 @@ Each limit stands beside the number of places that are still beyond it. That num
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -62,6 +63,15 @@ _LOOKED_AT = (
     ast.ImportFrom,
     ast.Name,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage: to look through millions of nodes again and again took most of the time."""
+    gc.disable()
+    yield
+    _nodes.cache_clear()
+    gc.enable()
 
 
 @cache

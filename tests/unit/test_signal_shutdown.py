@@ -206,21 +206,6 @@ def test_a_handler_is_known_as_one(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_shutdown_in_a_handler_leaves_the_message_in_hand(cluster: FakeCluster) -> None:
-    """It returns at once, and the message counts when the next one is asked for."""
-    reading = Interrupted(cluster)
-    signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown())
-    signal.raise_signal(signal.SIGUSR1)
-    (position,) = member_of(reading.connector).in_hand(threading.get_native_id())
-    assert position.consumed == 1
-    eventually(lambda: position.revoked, 10, "the end of the streams")
-    with pytest.raises(ConnectorClosedException):
-        reading.stream.get()
-    reading.connector.shutdown()
-    assert committed(cluster) == 2
-
-
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("finished", [True, False])
 def test_leaving_the_with_ends_the_wait_for_the_message(cluster: FakeCluster, finished: bool) -> None:
     """A handler shuts down, then the loop is left: nobody asks for the next message, and nobody waits for that."""

@@ -8,18 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.distribution import FIRST, TOGETHER
-from tests.tiers import (
-    BOTH_WAYS,
-    MARKS,
-    ONE_WAY,
-    ROOT,
-    TIERS,
-    Tier,
-    left_out,
-    one_way_only,
-    tier_of,
-    tier_of_item,
-)
+from tests.tiers import BOTH_WAYS, MARKS, ONE_WAY, ROOT, TIERS, Tier, left_out, one_way_only, tier_of, tier_of_item
 
 FILES = [PurePosixPath(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 OTHERS = {"tests/docker", "tests/cluster", "tests/spark", "tests/contract", "tests/faults"}

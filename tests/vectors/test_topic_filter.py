@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.vectors.cases import DATA, Case
-from zkconsumer.core.topic_filter import (
-    Blacklist,
-    InvalidTopicFilterError,
-    UntranslatableTopicFilterError,
-    Whitelist,
-)
+from zkconsumer.core.topic_filter import Blacklist, InvalidTopicFilterError, UntranslatableTopicFilterError, Whitelist
 
 FILES = ("kafka111_topic_filter",)
 

@@ -21,10 +21,7 @@ PAUSE_S = 0.02
 
 
 def main(arguments: list[str]) -> None:
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s",
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     pairs = dict(argument.split("=", 1) for argument in arguments)
     own = {name.removeprefix("member."): value for name, value in pairs.items() if name.startswith("member.")}
     properties = {name: value for name, value in pairs.items() if not name.startswith("member.")}

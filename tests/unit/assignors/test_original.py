@@ -64,14 +64,7 @@ def test_old_releases_refuse_unequal_subscriptions(release: str, members: dict[s
 
 @pytest.mark.parametrize(
     ("subject", "expected"),
-    [
-        ("", 0),
-        ("t-10", 3500568),
-        ("[t,10]", -1581226645),
-        ("Aa", 2112),
-        ("BB", 2112),
-        ("\U0001f600", 1772899),
-    ],
+    [("", 0), ("t-10", 3500568), ("[t,10]", -1581226645), ("Aa", 2112), ("BB", 2112), ("\U0001f600", 1772899)],
 )
 def test_the_hash_is_java_s(subject: str, expected: int) -> None:
     assert java_hash(subject) == expected

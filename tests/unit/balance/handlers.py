@@ -32,10 +32,6 @@ def by_value(message: Message) -> object:
     """Do what the value says."""
     value = message.value
     word, _, rest = (value if isinstance(value, str) else bytes(value).decode()).partition(" ")
-    if word == "dieonce":
-        Path(rest).write_text(str(message.attempt))  # type: ignore[attr-defined]
-        if message.attempt == 1:  # type: ignore[attr-defined]
-            os._exit(1)
     if word in RESULTS:
         return RESULTS[word](rest)
     if word == "pid":

@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
-from tests.unit.clusters import Join, cluster_with, committed, connectors_with
-from zkconsumer import ConsumerTimeoutException, StringDecoder
-from zkconsumer.balance.retry import Retry
+from tests.unit.clusters import Join, cluster_with, connectors_with
 from zkconsumer.testing import FakeCluster
 
-EACH = 40
-AT_ONCE = Retry(delays=(0.0,), attempts=3, park_after=10)
 cluster = cluster_with({"events": [[], []]})
 join = connectors_with({"consumer.timeout.ms": int(scaled(0.6) * 1000)})
-
-
-@pytest.mark.tier("standard")
-def test_processes_handle_and_commit_every_message(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
-    """One message of each partition kills its process once, and is handled by the next one."""
-    out = tmp_path / "out"
-    fine = b"append %s" % str(out).encode()
-    for partition in range(2):
-        values = [fine] * EACH
-        values[7] = b"dieonce %s" % str(tmp_path / f"died-{partition}").encode()
-        cluster.append("events", partition, values, [b"%d" % (n % 5) for n in range(EACH)])
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(
-            handlers.by_value,
-            "events",
-            concurrency=2,
-            executor="processes",
-            retry=AT_ONCE,
-            value_decoder=StringDecoder(),
-        )
-    connector.shutdown()
-    seen = Counter(line.rsplit(" ", 1)[0] for line in out.read_text().splitlines())
-    assert set(seen) == {f"events-{p} {n}" for p in range(2) for n in range(EACH) if n != 7}
-    assert {path.read_text() for path in tmp_path.glob("died-*")} == {"2"}
-    assert committed(cluster) == [EACH] * 2
 
 
 def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: Join) -> None:

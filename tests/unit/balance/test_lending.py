@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, BorrowerView, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, TakeOn
 from zkconsumer.balance.sharing.lender import Beginning, DeleteLoan, Lender, LenderView, SeenLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
-from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.unfinished_offsets import Finished
@@ -28,25 +28,6 @@ def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
     for owner in (None, 11, None, 10):
         assert borrower.step(BorrowerView(20, owner, loan)) == []
         assert (borrower.held, borrower.allowed) == (3, 3 if owner == 10 else 0)
-
-
-def test_slots_that_come_back_keep_what_was_finished() -> None:
-    """The lender wrote the loan again before it saw the report of slots given back, and they were handled anew."""
-    borrower = Borrower("key")
-
-    def look(number: int, refused: int = 0) -> list[BorrowerOrder]:
-        loan = Loan(number, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5))
-        return borrower.step(BorrowerView(20, 10, loan, refused=refused))
-
-    assert look(7) == [TakeOn(3, FinishedNote(5))]
-    look(7, refused=1)
-    assert look(7, refused=1) == [GiveUp(1)]
-    finished = Finished(9, 50, (20,), 1)
-    borrower.gave_up(1, FinishedNote(9, (finished,), {20: Attempts(3, 1)}))
-    (taken,) = look(8)
-    assert isinstance(taken, TakeOn)
-    assert (taken.slots, taken.note.base, taken.note.attempts) == (1, 5, {20: Attempts(3, 1)})
-    assert set(taken.note.finished) == {Finished(5, 9, (), 1), finished}
 
 
 def test_a_loan_to_another_session_begins_anew() -> None:

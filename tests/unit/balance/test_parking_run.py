@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
+from tests.balanced_run import running
 from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector, cli
+from zkconsumer import cli
 from zkconsumer.balance import parking
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.balance.retry import Retry
@@ -31,38 +32,15 @@ class World:
         self.group = group
         self.handled: list[tuple[int, int]] = []
         self.fails: Callable[[Any], object] = lambda _: None
-        self.errors: list[BaseException] = []
 
     def handler(self, message: Any) -> object:
         self.handled.append((message.offset, message.attempt))
         return self.fails(message)
 
-    @contextmanager
-    def running(self, retry: Retry, **options: Any) -> Iterator[None]:
-        properties = {
-            "zookeeper.connect": self.cluster.zookeeper_connect,
-            "group.id": self.group,
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": "100",
-        }
-        with ZookeeperConsumerConnector(properties) as connector:
-
-            def run() -> None:
-                try:
-                    connector.run(self.handler, "t", concurrency=4, retry=retry, failure_limit=None, **options)
-                except BaseException as error:
-                    self.errors.append(error)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            try:
-                yield
-            finally:
-                connector.shutdown()
-                thread.join(scaled(30))
-                assert not thread.is_alive()
-                if self.errors:
-                    raise self.errors[0]
+    def running(self, retry: Retry, **options: Any) -> AbstractContextManager[object]:
+        properties = {"group.id": self.group, "auto.commit.interval.ms": "100"}
+        given = {"order": "key", "retry": retry, "failure_limit": None, **options}
+        return running(self.cluster, self.handler, properties=properties, **given)
 
     def committed(self) -> int:
         node = self.cluster.zookeeper.node(f"/consumers/{self.group}/offsets/t/0")

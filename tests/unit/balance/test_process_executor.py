@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.programs import run_python
 from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
 from tests.unit.balance.work_list import WorkList, new_works
 from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
+from zkconsumer.balance.worker_trip import MOST_SUSPECTS, CrashSuspects, Place
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 
@@ -170,3 +172,60 @@ def test_a_handler_that_no_process_can_import_is_named() -> None:
         ProcessExecutor(coroutine, 1, name="g_c")
     with pytest.raises(TypeError, match=r"the decoder .*lambda"):
         ProcessExecutor(handlers.by_value, 1, name="g_c", decoders=(None, lambda data: data))
+
+
+_FIRST_PROCESS = """
+import pickle, re, signal
+from pathlib import Path
+from zkconsumer.balance.worker_link import WorkerLink
+from zkconsumer.balance.worker_process import WorkerSetup
+from zkconsumer.streams.chunk_reader import ReadSettings
+
+link = WorkerLink("first", WorkerSetup(pickle.dumps(print), pickle.dumps((None, None)), 1, ReadSettings()))
+masks = re.findall(r"^Sig(?:Blk|Cgt):\\s*(\\w+)", Path(f"/proc/{link.pid}/status").read_text(), re.MULTILINE)
+link.end(0.0)
+safe = int(masks[0], 16) | int(masks[1], 16)
+print(*(number.name for number in (signal.SIGINT, signal.SIGTERM) if safe >> number - 1 & 1))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the masks of signals from /proc")
+def test_no_signal_ends_a_process_that_is_not_ready() -> None:
+    """A SIGTERM to the whole group, as by a service manager, is the parent's matter from the first moment on."""
+    done = run_python("-c", _FIRST_PROCESS)
+    assert done.stdout.split() == ["SIGINT", "SIGTERM"], done.stderr
+
+
+def places(*offsets: int) -> list[Place]:
+    """Places in one partition."""
+    return [("t", 0, offset) for offset in offsets]
+
+
+def test_a_crashed_group_is_halved_down_to_one() -> None:
+    suspects = CrashSuspects(nullcontext())
+    group = places(*range(8))
+    sizes = []
+    for _ in range(5):
+        group = group[: suspects.fitting(group)]
+        sizes.append(len(group))
+        suspects.crashed(group)
+    assert sizes == [8, 4, 2, 1, 1]
+
+
+def test_a_suspect_among_others_limits_their_number() -> None:
+    suspects = CrashSuspects(nullcontext())
+    suspects.crashed(places(3, 4, 5, 6))
+    assert suspects.fitting(places(0, 1, 2)) == 3
+    assert suspects.fitting(places(0, 1, 2, 3)) == 3  # it begins the next group
+    assert suspects.fitting(places(3, 0, 1)) == 2
+    assert suspects.fitting(places(0, 3, 1)) == 2
+    assert suspects.fitting([]) == 0
+    suspects.cleared(places(3, 4, 5, 6))
+    assert suspects.fitting(places(3, 4, 5, 6)) == 4
+
+
+def test_suspects_are_bounded() -> None:
+    suspects = CrashSuspects(nullcontext())
+    suspects.crashed(places(*range(MOST_SUSPECTS + 2)))
+    suspects.crashed(places(0))
+    assert suspects.fitting(places(1, 2, 0)) == 2

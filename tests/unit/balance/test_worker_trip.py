@@ -1,4 +1,4 @@
-"""What had begun of a trip when its process died, by the tokens that are left."""
+"""Trips to worker processes: what had begun when a process died, and the chunks that a process has already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 
 from tests.unit.balance.work_list import new_works
 from zkconsumer.balance.worker_link import ChunkCache
+from zkconsumer.balance.worker_process import SentChunk
 from zkconsumer.balance.worker_trip import WorkerTrip
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.streams.stream_queue import Chunk
 
 
 class Link:
@@ -96,3 +100,23 @@ def test_a_chunk_is_sent_with_the_first_trip_alone() -> None:
         WorkerTrip(cast("Any", link), [(work,)]).send(0.0)
     assert [len(sent.chunks) for sent in link.sent] == [1, 0]
     assert [sent.groups[0][0].serial for sent in link.sent] == [1, 1]
+
+
+def new_chunk(size: int) -> Chunk:
+    return Chunk(PartitionPosition(TopicPartition("t", 1), ThreadId("g_c-0"), 0), b"x" * size, 0, 10)
+
+
+def test_a_chunk_is_sent_once_and_evicted_by_its_last_use() -> None:
+    cache, new = ChunkCache(most_bytes=100), list[SentChunk]()
+    first, second, third = new_chunk(40), new_chunk(40), new_chunk(40)
+    assert [cache.serial(chunk, new) for chunk in (first, second, first)] == [1, 2, 1]
+    assert [(sent.serial, sent.topic, sent.partition, len(sent.records)) for sent in new] == [
+        (1, "t", 1, 40),
+        (2, "t", 1, 40),
+    ]
+    assert cache.forget({1}) == ()
+    assert cache.serial(third, new) == 3
+    assert cache.forget({3}) == (2,)
+    assert cache.serial(second, new) == 4
+    assert cache.forget({1, 3, 4}) == ()  # all are needed, whatever they take
+    assert cache.forget(()) == (1,)

@@ -197,7 +197,7 @@ def test_a_plan_that_is_too_large_is_not_written() -> None:
         encode_plan(PlacementPlan(PlanInputs("sticky", streams, {}), {}))
 
 
-@pytest.mark.parametrize("numbers", [(-1, 0), (1, 0), (0, 1 << 31), tuple(range(MOST_PARTITIONS + 1))])
+@pytest.mark.parametrize("numbers", [(-1, 0), (1, 0), (0, 1 << 31)])
 def test_a_plan_that_nobody_could_read_is_not_written(numbers: tuple[int, ...]) -> None:
     """The planner would write it in each round, and each write makes another round."""
     assignment = {TopicPartition("t", n): thread_id(A, 0) for n in numbers}

@@ -6,40 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.values import present
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.model import Endpoint, ThreadId
-from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics
-
-
-def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
-    """KAFKA-474: a broker that came back elsewhere was asked at its old address. Bug: the fetcher for the new address
-    ended the old one, whose partitions nobody fetched any more.
-    """
-    it = OnePartition()
-    with closing(manager_of(it.settings, lambda _: [])) as manager:
-        old = present(manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 1)))
-        old.add([it.flow(waiting=True)])
-        new = manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 2))
-        assert old.join(Deadline(scaled(10)))
-        assert manager.leaderless == {it.position.tp}
-        assert manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 2)) is new
-
-
-def test_a_cursor_stays_when_a_later_one_of_its_partition_ends() -> None:
-    """Bug: a loan that began while its borrower claimed the partition took the owner's cursor out of the table."""
-    it = OnePartition()
-    with closing(manager_of(it.settings, lambda _: [])) as manager:
-        later = PartitionPosition(it.position.tp, ThreadId("borrowed-0"), 5)
-        manager.start([(it.position, it.queue)])
-        manager.start([(later, it.queue)])
-        later.revoked = True
-        manager.forget()
-        assert manager.leaderless == {it.position.tp}
 
 
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:

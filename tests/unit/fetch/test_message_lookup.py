@@ -1,17 +1,22 @@
-"""Single messages, read from the broker that leads their partition."""
+"""Single messages, read from the broker that leads their partition, and their times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
+from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.values import present
+from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
+from zkconsumer.fetch.message_times import NO_MESSAGE, NO_TIME, message_times
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_cluster import FakeCluster
@@ -112,3 +117,38 @@ def test_the_first_message_of_a_range_is_found(cluster: FakeCluster, lookup: Mes
     assert (deleted.offset, deleted.problem) == (1, "the log begins at offset 2")
     beyond = present(lookup.first_between(WHERE, 5, 7, soon()))
     assert not beyond.certain
+
+
+MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], transactional=True, control=True, producer_id=7)
+
+END = 9
+
+
+class Answering:
+    """A channel that answers each fetch with one set."""
+
+    def __init__(self, records: bytes) -> None:
+        self._part = PartitionResponse(WHERE.topic, WHERE.partition, 0, END, 0, (), records)
+
+    def send_fetch(self, request: object, deadline: Deadline) -> int:
+        return 1
+
+    def receive_fetch(self, pending: int, deadline: Deadline) -> Any:
+        return type("Answer", (), {"partitions": (self._part,)})()
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        pytest.param([Batch([Written(timestamp=7)], magic=1)], 7, id="known"),
+        pytest.param([Batch(magic=0)], NO_TIME, id="format 0"),
+        pytest.param([Batch([Written(timestamp=-1)])], NO_TIME, id="none given"),
+        pytest.param([MARKER, Batch([Written(timestamp=8)])], 8, id="behind a marker"),
+        pytest.param([MARKER], None, id="a marker, and more behind the answer"),
+        pytest.param([MARKER] * END, NO_MESSAGE, id="markers up to the end"),
+        pytest.param([], None, id="nothing"),
+    ],
+)
+def test_a_message_without_a_time_is_told_from_no_message(batches: list[Batch], expected: int | None) -> None:
+    channel = cast("BrokerChannel", Answering(MessageSet(batches).data))
+    assert message_times(channel, {WHERE: 0}, Deadline(scaled(5))).get(WHERE) == expected

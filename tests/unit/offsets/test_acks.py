@@ -122,6 +122,7 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
 
 
 def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
+    """The commit tells the ledger, for no later look sees these pointers change."""
     (one, _, ledger), other = reading(server), Member(server)
     ledger.point_at([Pointer(100), Pointer(103, PointerKind.DEAD)])
     one.commit()
@@ -130,12 +131,11 @@ def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     assert other.session.write(POINTERS, encode_pointers(tool.values()), soon())
     ledger.point_at([Pointer(101)])
     one.commit()
-    assert {o: p.kind for o, p in server.pointers().items()} == {
-        100: PointerKind.PARKED,
-        101: PointerKind.PARKED,
-        103: PointerKind.PARKED,
-    }
+    parked = dict.fromkeys((100, 101, 103), PointerKind.PARKED)
+    assert {o: p.kind for o, p in server.pointers().items()} == parked
     assert server.offset() == 102
+    one.tracker.look_at_pointers()
+    assert {o: p.kind for o, p in ledger.pointers.items()} == parked
 
 
 def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
@@ -379,15 +379,3 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
     new.finish([101])
     one.commit()
     assert server.offset() == 100, "it is in hand again"
-
-
-def test_what_a_commit_meets_reaches_the_ledger(server: Fake) -> None:
-    """A commit of ours read pointers that a tool had just written. No later look sees these pointers change."""
-    (one, _, ledger), other = reading(server), Member(server)
-    ledger.point_at([Pointer(103, PointerKind.DEAD)])
-    one.commit()
-    assert other.session.write(POINTERS, encode_pointers([Pointer(103, PointerKind.PARKED)]), soon())
-    ledger.point_at([Pointer(101)])
-    one.commit()
-    one.tracker.look_at_pointers()
-    assert ledger.pointers == {101: Pointer(101), 103: Pointer(103, PointerKind.PARKED)}

@@ -28,7 +28,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 
 @pytest.fixture
@@ -158,17 +158,6 @@ def test_given_offsets_that_fail_are_named_and_others_written(group: Group) -> N
     with pytest.raises(OffsetCommitError, match=r"t-1 at 4 \(another member"):
         member.commit_given({T0: 6, T1: 4, T2: 9})
     assert group.nodes == {0: 6, 2: 9}
-
-
-def test_a_refused_commit_is_told_to_the_group(group: Group) -> None:
-    member = Stepped(group.owned(dual=True), group)
-    position = member.own(T0, 5)
-    member.start(position)
-    position.consumed = 8
-    group.server.put(paths.offset("g", T0), b"1")
-    with pytest.raises(OffsetCommitError):
-        member.commit()
-    assert member.refused == {T0: Outcome.OFFSET_MOVED}
 
 
 def test_a_commit_that_keeps_failing_is_logged_once_and_shown(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -141,34 +142,39 @@ def test_a_failed_commit_is_repeated_up_to_the_limit(group: Group) -> None:
     assert group.owned(max_retries=3).commit({T0: 9}, {}, soon(), patient=True) == {T0: error}
 
 
-def test_the_timers_commit_is_one_try(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("troubles", "patient", "retries", "written"),
+    [
+        ([BrokerUnavailableError("away")], False, 5, False),
+        ([BrokerUnavailableError("away")], True, 5, True),
+        ([CoordinatorUnavailableError("loading")] * 9, True, 0, True),
+    ],
+    ids=["a timer's", "an explicit one", "the search for the coordinator does not count"],
+)
+def test_a_commit_is_tried_once_by_the_timer_only(
+    group: Group, troubles: list[Exception], patient: bool, retries: int, written: bool
+) -> None:
     """The original from 0.9 on repeats only the timer's commit, by a flag that means the opposite of its name."""
     group.claim(T0, 5)
-    group.store.trouble = failing(BrokerUnavailableError("away"))
-    assert list(group.owned().commit({T0: 8}, {}, soon(), patient=False)) == [T0]
-    assert len(group.store.commits) == 1
+    group.store.trouble = failing(*troubles)
+    failures = group.owned(max_retries=retries).commit({T0: 8}, {}, soon(), patient=patient)
+    assert list(failures) == ([] if written else [T0])
+    assert len(group.store.commits) == (len(troubles) + 1 if written else 1)
 
 
-def test_only_what_failed_is_repeated(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("code", "tries"),
+    [
+        (error_codes.REQUEST_TIMED_OUT, [{T0: 8, T1: 8}, {T0: 8}]),
+        (error_codes.GROUP_AUTHORIZATION_FAILED, [{T0: 8, T1: 8}]),
+    ],
+)
+def test_only_what_failed_and_may_pass_is_repeated(group: Group, code: int, tries: list[dict[Any, int]]) -> None:
     group.claim(T0, 5)
     group.claim(T1, 5)
-    group.store.refuse = {T0: error_codes.error(error_codes.REQUEST_TIMED_OUT, "commit")}
+    group.store.refuse = {T0: error_codes.error(code, "commit")}
     assert list(group.owned(max_retries=1).commit({T0: 8, T1: 8}, {}, soon(), patient=True)) == [T0]
-    assert group.store.commits == [{T0: 8, T1: 8}, {T0: 8}]
-
-
-def test_what_cannot_pass_is_not_repeated(group: Group) -> None:
-    group.claim(T0, 5)
-    group.store.refuse = {T0: error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "commit")}
-    assert list(group.owned().commit({T0: 8}, {}, soon(), patient=True)) == [T0]
-    assert len(group.store.commits) == 1
-
-
-def test_a_search_for_the_coordinator_that_fails_does_not_count(group: Group) -> None:
-    group.claim(T0, 5)
-    group.store.trouble = failing(*[CoordinatorUnavailableError("loading")] * 9)
-    assert group.owned(max_retries=0).commit({T0: 8}, {}, soon(), patient=True) == {}
-    assert len(group.store.commits) == 10
+    assert group.store.commits == tries
 
 
 def test_tries_end_with_the_deadline(group: Group) -> None:

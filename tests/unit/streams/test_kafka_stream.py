@@ -58,19 +58,6 @@ def test_messages_before_the_position_are_skipped(bench: Bench) -> None:
     assert take(bench.stream, 5) == [5, 6, 7, 8, 9]
 
 
-def test_a_revoked_partition_hands_out_nothing_more(bench: Bench) -> None:
-    """KAFKA-228: a rebalance left the chunk being iterated, and its messages were handed out beside the new owner's."""
-    gone, stays = position(0), position(1)
-    bench.put(gone, 0, 5)
-    bench.put(stays, 0, 2)
-    assert take(bench.stream, 2) == [0, 1]
-    bench.queue.revoke([gone])
-    messages = [bench.stream.get(timeout=0) for _ in range(2)]
-    assert [(m.partition, m.offset) for m in messages] == [(1, 0), (1, 1)]
-    assert gone.finished(including_held=False) == 2
-    assert not gone.held
-
-
 def test_what_is_revoked_takes_no_room_from_then_on(bench: Bench) -> None:
     gone, paused, stays = position(0), position(1), position(2)
     for where in (gone, gone, stays, paused):

@@ -144,12 +144,6 @@ def test_a_member_without_partitions_ends_with_the_group(join: Join) -> None:
     assert sorted(seen + by_for(idle)) == whole(EACH, EACH, EACH)
 
 
-@pytest.mark.parametrize("until", ["start", {("events", 0): 5}, 2.5, 1 << 60])
-def test_an_end_that_makes_no_sense_is_named(join: Join, until: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="until"):
-        join().create_message_streams({"events": 1}, until=until)
-
-
 def test_an_end_for_strange_partitions_shuts_down(join: Join) -> None:
     connector = join()
     with pytest.raises(ValueError, match="events-2"):

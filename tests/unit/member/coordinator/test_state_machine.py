@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.member.state_tables import reachable
 from zkconsumer.member.coordinator.state_machine import (
     ANSWERS,
     ASKING,
@@ -111,22 +112,10 @@ def test_who_was_fenced_joins_never_again() -> None:
     assert {to for (state, _), (to, _) in TABLE.rows.items() if state is State.FENCED} == {State.FENCED, State.LEAVING}
 
 
-def reachable(start: State, triggers: set[Trigger]) -> set[State]:
-    found, left = {start}, [start]
-    while left:
-        state = left.pop()
-        for trigger in triggers:
-            to = TABLE.rows.get((state, trigger), (state, ()))[0]
-            if to not in found:
-                found.add(to)
-                left.append(to)
-    return found
-
-
 @pytest.mark.parametrize("state", [State.UNJOINED, *TRYING])
 def test_no_state_is_a_dead_end(state: State) -> None:
     ways = (ANSWERS - {Trigger.LEFT}) | {Trigger.RETRY_DUE, Trigger.READER_BACK, Trigger.SUBSCRIPTION_CHANGED}
-    assert State.STABLE in reachable(state, set(ways))
+    assert State.STABLE in reachable(TABLE.rows, state, set(ways))
 
 
 def steps(triggers: list[Trigger]) -> Iterator[tuple[State, Trigger, tuple[Effect, ...], State]]:

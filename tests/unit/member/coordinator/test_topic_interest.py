@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.timing import eventually
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import STATIC, WHITE_LIST, Registration
 from zkconsumer.member.coordinator.state_machine import Trigger
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.testing import FakeCluster
 
 
 def static(**streams: int) -> TopicInterest:
@@ -109,3 +112,20 @@ def test_a_pattern_that_times_out_keeps_its_last_topics() -> None:
     assert interest.topics == ["aaa"]
     if interest.trouble:
         assert "did not finish matching" in interest.trouble
+
+
+def test_a_topic_that_does_not_exist_is_named_until_it_does() -> None:
+    with (
+        FakeCluster() as cluster,
+        ZookeeperConsumerConnector(
+            group_coordination="kafka", bootstrap_servers=cluster.bootstrap_servers, group_id="g"
+        ) as connector,
+    ):
+        connector.create_message_streams({"misspelt": 1})
+        eventually(
+            lambda: str(connector.state) == "owning 0 of 0 partitions; waiting for topic misspelt to exist",
+            20,
+            "the topic's name",
+        )
+        cluster.create_topic("misspelt", partitions=2)
+        eventually(lambda: str(connector.state) == "owning 2 of 2 partitions", 20, "the topic")

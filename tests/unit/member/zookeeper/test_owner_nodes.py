@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, soon
 from zkconsumer.errors import RegistryError
-from zkconsumer.model import ThreadId
 from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -47,17 +46,6 @@ def test_a_node_is_ours_if_the_connection_is_lost_then(monkeypatch: pytest.Monke
     member.claim()
     lose_connection_after(monkeypatch, member, member.session, "stat")
     assert member.owner_nodes.standing([TP], soon()) == {TP}
-
-
-def test_a_claim_sees_its_node_if_the_connection_is_lost_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of an earlier claim was taken for another member's, and its doubt was forgotten: it stayed for ever."""
-    server = FakeZooKeeper()
-    member = Member(Server(server))
-    member.claim()
-    lose_connection_after(monkeypatch, member, member.owner_nodes, "look")
-    claimed = member.owner_nodes.claim({TP: ThreadId("g_c-0")}, soon())
-    assert not claimed.blocked
-    assert TP in claimed.ours
 
 
 def test_a_release_outlives_a_connection_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

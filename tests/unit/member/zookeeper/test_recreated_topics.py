@@ -32,19 +32,6 @@ def stored(cluster: FakeCluster) -> bytes:
     return cluster.zookeeper.tree("/consumers/g/offsets")[OFFSET]
 
 
-@pytest.mark.parametrize("grown", ["A", "ABCDEF"])
-def test_an_offset_older_than_its_topic_is_not_read_on(
-    cluster: FakeCluster, grown: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It was read on in the middle, or, where the new log is shorter, at its end."""
-    cluster.recreate("t")
-    add(cluster, grown)
-    with reading(cluster) as (_, stream):
-        assert take(stream, len(grown)) == list(enumerate(grown))
-        assert stored(cluster) == b"0", "the claim stores it, for the next owner cannot see it"
-    assert "t-0: its topic was deleted and made anew; it was read up to offset 2" in caplog.text
-
-
 def test_an_offset_that_was_written_since_is_believed(cluster: FakeCluster) -> None:
     """As by an operator."""
     cluster.recreate("t")

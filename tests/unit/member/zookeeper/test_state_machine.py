@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.member.state_tables import reachable
 from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, TABLE, Effect, State, Trigger
 
 OUTCOMES = {
@@ -53,23 +54,11 @@ def test_the_lease_is_resumed_after_everything_is_dropped() -> None:
             assert trigger is not Trigger.NEW_SESSION or Effect.DROP_ALL in before
 
 
-def reachable(start: State, triggers: set[Trigger]) -> set[State]:
-    found, left = {start}, [start]
-    while left:
-        state = left.pop()
-        for trigger in triggers:
-            to = TABLE.rows.get((state, trigger), (state, ()))[0]
-            if to not in found:
-                found.add(to)
-                left.append(to)
-    return found
-
-
 @pytest.mark.parametrize("state", [state for state in State if state is not State.CLOSED])
 def test_no_state_is_a_dead_end(state: State) -> None:
     """KAFKA-4228: the original stays registered and stops trying."""
     ways = {Trigger.ROUND_DUE, Trigger.ROUND_SETTLED, Trigger.RECONCILE_DUE, Trigger.NEW_SESSION}
-    assert State.SETTLED in reachable(state, ways)
+    assert State.SETTLED in reachable(TABLE.rows, state, ways)
 
 
 def steps(triggers: list[Trigger]) -> Iterator[tuple[State, tuple[Effect, ...], State]]:
