@@ -337,7 +337,8 @@ class BalancedObserver(Observer):
         for skipped in range(self.partitions[tp].below, offset):
             self.finished(tp, skipped)
         world().note(f"seek {tp} {offset}")
-        fates.done, fates.known, fates.sought_at = {}, None, float("inf")
+        # the note of before is void, also for the next owner if the new place is the committed offset
+        fates.done, fates.known, fates.note, fates.sought_at = {}, None, None, float("inf")
 
     def seek_over(self, tp: TopicPartition) -> None:
         self.fates[tp].sought_at = world().now
