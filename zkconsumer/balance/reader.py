@@ -371,11 +371,11 @@ class Reader:
         if slots is not None or not ledger.plain or reading.at < reading.attempts_to:
             wanted = [work for work in works if self._wants(partition, work)]
         ledger.read([work.offset for work in wanted], end)
-        reading.at = end
         if slots is not None and slots.leaving:  # counted as unfinished, and read again by whoever gets the slot
             wanted = [work for work in wanted if not slots.leaving >> work.slot & 1]
         if wanted:
             self._dispatcher.push(partition, wanted)
+        reading.at = end  # last: a parked message of a key may begin from now on, if it is before the place
 
     def _wants(self, partition: OpenPartition, work: ReadWork) -> bool:
         key = work.key

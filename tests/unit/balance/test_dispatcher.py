@@ -62,6 +62,7 @@ class World:
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
+        self.partition.reading.at = messages
         self.dispatcher.push(self.partition, works)
         self.dispatcher.chunk_read(self.partition, self.chunk)
 
@@ -269,8 +270,8 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
     world.partition.slots = SharedSlots()
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
     world.dispatcher.give_up(world.partition, slots, lambda: None)
-    record = SimpleNamespace(offset=3, value=b"", key=key)
-    work = Work(record, 3, world.ledger, None)
+    record = SimpleNamespace(offset=0, value=b"", key=key)
+    work = Work(record, 0, world.ledger, None)
     assert world.dispatcher.add_pointer_work(work)
     (taken,) = world.take()
     assert world.dispatcher.may_start(taken)
@@ -283,7 +284,7 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world.partition.slots = SharedSlots()
     world.settle(world.take(), DONE)
     world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
-    work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
+    work = Work(SimpleNamespace(offset=0, value=b"", key=b"k"), 0, world.ledger, None)
     assert not world.dispatcher.add_pointer_work(work)
     world.dispatcher.reopen(world.partition, ALL_SLOTS)
     assert world.dispatcher.add_pointer_work(work)
@@ -318,6 +319,15 @@ def test_a_parked_message_goes_before_later_parked_ones() -> None:
     assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
     assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
+
+
+def test_a_parked_message_waits_until_the_log_is_read_so_far() -> None:
+    """Bug: after a seek back, or at a new owner, a parked message began before earlier ones of its key were read."""
+    world, _ = parked_behind_a_pending_one()
+    world.partition.reading.at = 2
+    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    world.partition.full_because = "no room to park the earlier ones"
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
 
 
 def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:
