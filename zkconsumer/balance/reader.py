@@ -209,7 +209,7 @@ class Reader:
             elif partition.retry_at and monotonic() >= partition.retry_at:
                 partition.stopped, partition.retry_at = "", 0.0
                 self._dispatcher.resume(partition)
-            elif partition.aside and not partition.position.halted and not partition.stopped:
+            elif partition.aside and not (partition.position.halted or partition.stopped or partition.unseen_loan):
                 self._dispatcher.resume(partition)
         if self._limits.stores:
             self.unstored = unstored(self._own.values(), self._tended)
