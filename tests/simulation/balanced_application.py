@@ -112,8 +112,8 @@ class BalancedApplication(StreamsApplication):
             elif chance.random() < 0.9:
                 slow = chance.random() < 0.01
                 world.sleep(chance.random() * SLOWEST if slow else chance.random() ** 4 * 0.5)
-            self._inside(messages[-1], handlings)
             pairs = list(zip(messages, handlings, strict=True))
+            self._inside(pairs)
             if not isinstance(given, list):
                 return self._outcome(*pairs[0])
             if chance.random() < 0.02 and not self.watched.calm:
@@ -183,21 +183,21 @@ class BalancedApplication(StreamsApplication):
 
     # ---- calls of the connector
 
-    def _inside(self, message: Any, handlings: list[Handling]) -> None:
+    def _inside(self, pairs: list[tuple[Any, Handling]]) -> None:
         """Call the connector from the handler, now and then."""
         member, connector, chance = self.member, self.member.connector, self.world.random.random()
-        tp = TopicPartition(message.topic, message.partition)
+        places = [(one, TopicPartition(message.topic, message.partition)) for message, one in pairs]
         if chance < 0.01:
             member.call("commit", lambda: connector.commit_offsets(timeout=CALL), CALL)
         elif chance < 0.015:
-            self.pause_shortly(tp)
+            self.pause_shortly(places[-1][1])
         elif chance < 0.0155 and not self.watched.calm:
-            for one in handlings:
+            for one, tp in places:
                 self.watched.ended(one, tp, "again")
             member.left = True
             raise EndOfRun
         elif chance < 0.016 and not self.watched.calm and not member.left:
-            for one in handlings:  # it counts as finished, because the thread that holds it shuts down
+            for one, tp in places:  # it counts as finished, because the thread that holds it shuts down
                 self.watched.ended(one, tp, "done")
             member.leave()
 

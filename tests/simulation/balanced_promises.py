@@ -215,17 +215,14 @@ class BalancedObserver(Observer):
             if loan is not None and lent and loan.stay != fates.stay:
                 fates.stay, fates.stay_since = loan.stay, world().now
             if gone:
-                grace = 0.0 if with_owner or not in_session else SOON
-                now = max(world().now, member.process.frozen_until) if grace else world().now
-                until = max(now + grace, self._leases.get(name, 0.0))
-                end = until, world().stood(member.process) if grace else float("inf")
+                end = max(world().now, self._leases.get(name, 0.0)), float("inf")
+                if in_session and not with_owner:
+                    end = max(end[0], member.process.frozen_until) + SOON, world().stood(member.process)
                 fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), end))
 
     def _borrows(self, tp: TopicPartition, member: Member, offset: int, asked: float) -> bool:
-        """Return whether a member has the message on loan, or cannot know yet that the loan has ended.
-
-        The next owner of ours leaves the slots to a borrower that has not seen yet that the last owner has gone. A
-        borrower sees that late while its threads stand still.
+        """Return whether a member has the message on loan, or cannot know yet that the owner has gone: its threads may
+        stand still. The next owner of ours leaves the slots to it.
         """
         fates, slot, name = self.fates[tp], self.slot(tp, offset), member.consumer
         until, stood = fates.lent_until.get(name, {}).get(slot, (0.0, float("inf")))
@@ -337,7 +334,8 @@ class BalancedObserver(Observer):
         for skipped in range(self.partitions[tp].below, offset):
             self.finished(tp, skipped)
         world().note(f"seek {tp} {offset}")
-        fates.done, fates.known, fates.sought_at = {}, None, float("inf")
+        # the note of before is void, also for the next owner if the new place is the committed offset
+        fates.done, fates.known, fates.note, fates.sought_at = {}, None, None, float("inf")
 
     def seek_over(self, tp: TopicPartition) -> None:
         self.fates[tp].sought_at = world().now

@@ -386,8 +386,8 @@ class Dispatcher:
     def add_pointer_work(self, work: Work) -> bool:
         """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if the stay has ended, if the key is on loan, or if an earlier message of the key is parked. The
-        caller adds the message later then.
+        Returns False if the stay has ended, if the key is on loan, if an earlier message of the key is parked, or if
+        the log is not read so far yet. The caller adds the message later then.
         """
         record = work.message
         # without a key no order holds it back, and whoever has its slot does not handle what is parked
@@ -401,6 +401,8 @@ class Dispatcher:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
+            if by_key and work.offset >= partition.reading.at and not partition.full_because:
+                return False  # an earlier message of the key may come yet, unless there is no room to park that as well
             made = ReadWork(record, work.offset, record.key, ReadPart(partition, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot

@@ -202,8 +202,13 @@ class OpenPartition:
             return True
         if slots.leaving >> slot & 1:
             return False
-        loan = slots.loan
-        return self.own or (loan is not None and not self.position.revoked and loan.epoch == loan.lease.epoch)
+        return self.own or (not self.position.revoked and not self.unseen_loan)
+
+    @property
+    def unseen_loan(self) -> bool:
+        """Whether this is a loan that was not seen in the present connection. Any thread."""
+        loan = None if self.slots is None else self.slots.loan
+        return not self.own and (loan is None or loan.epoch != loan.lease.epoch)
 
     @property
     def shared(self) -> SharedSlots:

@@ -209,7 +209,7 @@ class Reader:
             elif partition.retry_at and monotonic() >= partition.retry_at:
                 partition.stopped, partition.retry_at = "", 0.0
                 self._dispatcher.resume(partition)
-            elif partition.aside and not partition.position.halted and not partition.stopped:
+            elif partition.aside and not (partition.position.halted or partition.stopped or partition.unseen_loan):
                 self._dispatcher.resume(partition)
         if self._limits.stores:
             self.unstored = unstored(self._own.values(), self._tended)
@@ -371,11 +371,11 @@ class Reader:
         if slots is not None or not ledger.plain or reading.at < reading.attempts_to:
             wanted = [work for work in works if self._wants(partition, work)]
         ledger.read([work.offset for work in wanted], end)
-        reading.at = end
         if slots is not None and slots.leaving:  # counted as unfinished, and read again by whoever gets the slot
             wanted = [work for work in wanted if not slots.leaving >> work.slot & 1]
         if wanted:
             self._dispatcher.push(partition, wanted)
+        reading.at = end  # last: a parked message of a key may begin from now on, if it is before the place
 
     def _wants(self, partition: OpenPartition, work: ReadWork) -> bool:
         key = work.key

@@ -242,7 +242,8 @@ class WaitingMessages:
                 break
             if type(item) is ReadWork and item.lane is None:
                 partition = item.part.partition
-                if not partition.position.halted and not partition.stopped:
+                # a worker that took messages of an unseen loan would give them back, again and again
+                if not (partition.position.halted or partition.stopped or partition.unseen_loan):
                     item.taken = True
                     found.append(item)
                 elif partition.position.revoked:
@@ -265,7 +266,7 @@ class WaitingMessages:
             return
         first = works[0]
         partition = first.part.partition
-        if partition.position.halted or partition.stopped:
+        if partition.position.halted or partition.stopped or partition.unseen_loan:
             lane.listed = True
             partition.aside.append(lane)
             return

@@ -7,7 +7,7 @@ bit ``n`` stands for slot ``n``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from zlib import crc32
 
 SLOTS = 256
@@ -39,14 +39,6 @@ def slot_of_offset(offset: int) -> int:
     have blocks next to each other: with a short backlog one member would have all the work.
     """
     return _REVERSED[offset // BLOCK % SLOTS]
-
-
-def slot_set(slots: Iterable[int]) -> int:
-    """Return the set of these slots."""
-    found = 0
-    for slot in slots:
-        found |= 1 << slot
-    return found
 
 
 def slots_in(slots: int) -> Iterator[int]:

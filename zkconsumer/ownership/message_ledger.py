@@ -69,7 +69,6 @@ class MessageLedger:
         self._attempts: dict[int, Attempts] = dict(note.attempts) if note is not None else {}
         self._pointers: dict[int, Pointer] = dict(pointers or {})
         self._changes: dict[int, Pointer | None] = {}
-        self._pointer_serial = 0
         self._passing: set[int] = set()
         self._ahead: set[int] = set()  # messages of pointers that were finished before the log is read to them
         self._serial = 0
@@ -292,24 +291,12 @@ class MessageLedger:
     def pointers_read(self, stored: Mapping[int, Pointer]) -> None:
         """Take over pointers that somebody else has written, for instance a replay. Changes of ours go on top."""
         with self._lock:
-            merged = applied(stored, self._changes)
-            if merged != self._pointers:
-                self._pointers = merged
-                self._pointer_serial += 1
+            self._pointers = applied(stored, self._changes)
 
     def touch(self) -> None:
         """Have the next commit write all values, because the stored values are gone."""
         with self._lock:
             self._serial += 1
-
-    def pointer_changes(self, since: int) -> tuple[int, Mapping[int, Pointer] | None]:
-        """Return a number for the next call, and the pointers if somebody else has changed them, else None.
-
-        Arguments: ``since`` is the number that the last call returned; 0 at first.
-        """
-        with self._lock:
-            now = self._pointer_serial
-            return now, dict(self._pointers) if now != since else None
 
     # ---- slots on loan
 
@@ -418,11 +405,6 @@ class MessageLedger:
         """Number of offsets beyond the base that are finished; an estimate where slots are on loan."""
         with self._lock:
             return self._unfinished.finished_beyond
-
-    def unfinished_of(self, offsets: Collection[int]) -> list[int]:
-        """Return those of the offsets that are unfinished here."""
-        with self._lock:
-            return [offset for offset in offsets if offset in self._unfinished]
 
 
 def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | None]) -> dict[int, Pointer]:

@@ -16,7 +16,7 @@ from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.open_partition import OpenPartition, SharedSlots
+from zkconsumer.balance.open_partition import LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
@@ -62,6 +62,7 @@ class World:
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
+        self.partition.reading.at = messages
         self.dispatcher.push(self.partition, works)
         self.dispatcher.chunk_read(self.partition, self.chunk)
 
@@ -269,8 +270,8 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
     world.partition.slots = SharedSlots()
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
     world.dispatcher.give_up(world.partition, slots, lambda: None)
-    record = SimpleNamespace(offset=3, value=b"", key=key)
-    work = Work(record, 3, world.ledger, None)
+    record = SimpleNamespace(offset=0, value=b"", key=key)
+    work = Work(record, 0, world.ledger, None)
     assert world.dispatcher.add_pointer_work(work)
     (taken,) = world.take()
     assert world.dispatcher.may_start(taken)
@@ -283,10 +284,20 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world.partition.slots = SharedSlots()
     world.settle(world.take(), DONE)
     world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
-    work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
+    work = Work(SimpleNamespace(offset=0, value=b"", key=b"k"), 0, world.ledger, None)
     assert not world.dispatcher.add_pointer_work(work)
     world.dispatcher.reopen(world.partition, ALL_SLOTS)
     assert world.dispatcher.add_pointer_work(work)
+
+
+def test_nobody_takes_messages_of_a_loan_that_is_not_seen() -> None:
+    """Bug: while a borrower's connection was away, its workers took messages and gave them back without a pause."""
+    world = World(2)
+    world.partition.own, world.partition.slots = False, SharedSlots()
+    assert world.take() == []
+    world.partition.slots.loan = LoanSight(world.lease, world.lease.epoch)
+    world.dispatcher.resume(world.partition)
+    assert [work.offset for work in world.take()] == [0, 1]
 
 
 def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
@@ -318,6 +329,15 @@ def test_a_parked_message_goes_before_later_parked_ones() -> None:
     assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
     assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
+
+
+def test_a_parked_message_waits_until_the_log_is_read_so_far() -> None:
+    """Bug: after a seek back, or at a new owner, a parked message began before earlier ones of its key were read."""
+    world, _ = parked_behind_a_pending_one()
+    world.partition.reading.at = 2
+    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    world.partition.full_because = "no room to park the earlier ones"
+    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
 
 
 def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:

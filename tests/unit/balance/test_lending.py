@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, TakeOn
-from zkconsumer.balance.sharing.lender import Beginning, DeleteLoan, Lender, LenderView, SeenLoan
+from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.lender import Beginning, DeleteLoan, Lender, LenderView, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
@@ -28,6 +28,17 @@ def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
     for owner in (None, 11, None, 10):
         assert borrower.step(BorrowerView(20, owner, loan)) == []
         assert (borrower.held, borrower.allowed) == (3, 3 if owner == 10 else 0)
+
+
+def test_slots_that_left_the_loan_hold_back_no_base() -> None:
+    """Bug: a new owner had left them out of the loan. The base that they had stayed in all reports, and in commits."""
+    borrower = Borrower("key")
+    borrower.step(BorrowerView(20, 10, Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5))))
+    loan = Loan(2, "s", "a", 11, 20, "key", 1, 0, FinishedNote(5))
+    assert borrower.step(BorrowerView(20, 11, loan)) == []
+    assert borrower.step(BorrowerView(20, 11, loan)) == [GiveUp(2)]
+    borrower.gave_up(2, FinishedNote(5))
+    assert borrower.note(None) == FinishedNote(0), "nothing of it is reported"
 
 
 def test_a_loan_to_another_session_begins_anew() -> None:
@@ -76,6 +87,17 @@ def test_a_loan_that_outlives_a_seek_tells_of_parked_messages() -> None:
     owner.read([], 9)
     assert owner.end_loan("b", 0b10) == 2
     assert [owner.wants(offset, 1) for offset in (4, 5, 6)] == [True, False, True]
+
+
+def test_a_new_owner_recalls_slots_with_parked_messages() -> None:
+    """Bug: a borrower that had been the owner for a while went on with its former loan, past what it had parked."""
+    seen = SeenLoan(Loan(1, "s", "a", 10, 20, "key", 0b110, 0b1000), 0)
+    view = LenderView({"b": 20}, {"b": seen}, {}, pinned=0b11)
+    lender = Lender("d", 40, "key", "new")
+    lender.begin(5, FinishedNote(5), view)
+    (write,) = lender.writes(view)
+    assert isinstance(write, WriteLoan)
+    assert (write.loan.slots, write.loan.recalled) == (0b100, 0b1010)
 
 
 def test_a_loan_of_another_order_says_nothing() -> None:

@@ -14,7 +14,7 @@ from zkconsumer.model import TopicPartition
 
 def partition(partition: int = 0) -> Any:
     position = SimpleNamespace(tp=TopicPartition("t", partition), halted=False, revoked=False)
-    return SimpleNamespace(position=position, stopped="", aside=[], parked=set(), ledger=None)
+    return SimpleNamespace(position=position, stopped="", unseen_loan=False, aside=[], parked=set(), ledger=None)
 
 
 class Fed:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS, slot_of_key, slot_set, slots_in
+from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS, slot_of_key, slots_in
 from zkconsumer.core.message_pointers import key_mark, slot_of_mark
 
 
@@ -22,7 +22,6 @@ def test_keys_of_a_partition_of_librdkafka_use_all_slots(partitions: int) -> Non
 
 
 def test_the_set_of_all_slots_holds_each_of_them() -> None:
-    assert slot_set(range(SLOTS)) == ALL_SLOTS
     assert list(slots_in(ALL_SLOTS)) == list(range(SLOTS))
 
 

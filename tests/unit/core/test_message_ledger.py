@@ -271,17 +271,11 @@ def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
     assert applied(full | parked, point.changes) == dict(owner.pointers)
 
 
-def test_pointer_changes_tell_what_others_wrote() -> None:
+def test_pointers_that_others_wrote_are_taken_over() -> None:
     owner = ledger(0, pointers={1: Pointer(1, PointerKind.DEAD)})
-    number, changes = owner.pointer_changes(0)
-    assert changes is None
-    owner.pointers_read({1: Pointer(1, PointerKind.DEAD)})
-    assert owner.pointer_changes(number) == (number, None)
     owner.pointers_read({1: Pointer(1)})
     assert not owner.dirty, "nothing is to be written"
-    now, changes = owner.pointer_changes(number)
-    assert changes == {1: Pointer(1)}
-    assert owner.pointer_changes(now) == (now, None)
+    assert owner.pointers == {1: Pointer(1)}
 
 
 def test_lag_counts_what_is_finished_beyond_the_base() -> None:

@@ -165,8 +165,12 @@ class Borrower:
             self._gone.append((unknown, loan.note))
 
     def gave_up(self, slots: int, note: FinishedNote) -> None:
-        """Note what is finished of slots that are given back, until the lender has heard of it."""
-        self._gone.append((slots, note))
+        """Note what is finished of slots that are given back, until the lender has heard of it.
+
+        The lender counts slots that are no longer in the loan itself. Their base would hold back that of all others.
+        """
+        if awaited := slots & self._awaited:
+            self._gone.append((awaited, note))
 
     def cut(self, of_same_log: Callable[[FinishedNote], FinishedNote]) -> None:
         """Believe of slots that were given back only what ``of_same_log`` leaves of their notes."""

@@ -180,7 +180,7 @@ class Lender:
                 known += told.finished
                 continue
             known += _of_slots(told, loan.lent & ~held).finished
-            self._adopt(borrower, loan, held)
+            self._adopt(borrower, loan, held, view.pinned)
             lent[borrower] = _of_slots(told, held)
         return Beginning(self.own, lent, tuple(known))
 
@@ -203,15 +203,17 @@ class Lender:
             return loan.lent & report.held
         return loan.lent
 
-    def _adopt(self, borrower: str, loan: Loan, held: int) -> None:
+    def _adopt(self, borrower: str, loan: Loan, held: int, pinned: int) -> None:
+        # a borrower that was the owner meanwhile may have parked messages of slots that it had on loan before
+        slots = loan.slots & held & ~pinned
         self._loans[borrower] = replace(
             loan,
             number=self._next(),
             stay=self.stay,
             lender=self._consumer,
             lender_session=self.session,
-            slots=loan.slots & held,
-            recalled=held & ~loan.slots,
+            slots=slots,
+            recalled=held & ~slots,
         )
 
     def _next(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import OpenPartition
@@ -16,7 +17,7 @@ from zkconsumer.balance.sharing.lender import (
     TakeBack,
     TakeReport,
 )
-from zkconsumer.balance.sharing.shared_ledger import SharedLedger
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger, parked_slots
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.model import TopicPartition
@@ -55,6 +56,7 @@ class LentPartition:
     def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
         """Begin a stay: take over the loans of an earlier owner."""
         start, note = position.consumed or 0, position.known_note
+        view = replace(view, pinned=parked_slots(position.known_pointers.values()))
         beginning = lender.begin(start, note, view)
         pieces = (*(note.finished if note is not None else ()), *beginning.known)
         known = FinishedNote(start, pieces, {} if note is None else note.attempts)
@@ -69,7 +71,7 @@ class LentPartition:
     @property
     def pinned(self) -> int:
         """The slots that must stay here, because a message of them is parked, or has failed."""
-        return self.ledger.parked_slots() | self.ledger.attempted_slots()
+        return parked_slots(self.ledger.pointers.values()) | self.ledger.attempted_slots()
 
     @property
     def reopens(self) -> bool:

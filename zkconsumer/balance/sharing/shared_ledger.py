@@ -77,15 +77,6 @@ class SharedLedger(MessageLedger):
                     found |= 1 << self._slots.get(offset, 0)
             return found
 
-    def parked_slots(self) -> int:
-        """Return the slots of keys with parked messages."""
-        found = NO_SLOTS
-        for pointer in self.pointers.values():
-            slot = slot_of_mark(pointer.key)
-            if pointer.kind is PointerKind.PARKED and slot is not None:
-                found |= 1 << slot
-        return found
-
     # ---- the owner
 
     def begin(self, beginning: Beginning, lent: dict[str, int]) -> None:
@@ -145,3 +136,13 @@ class SharedLedger(MessageLedger):
         with self._lock:
             unfinished = self._unfinished
             return [o for o, slot in list(self._slots.items()) if slots >> slot & 1 and o in unfinished]
+
+
+def parked_slots(pointers: Iterable[Pointer]) -> int:
+    """Return the slots of keys with parked messages."""
+    found = NO_SLOTS
+    for pointer in pointers:
+        slot = slot_of_mark(pointer.key)
+        if pointer.kind is PointerKind.PARKED and slot is not None:
+            found |= 1 << slot
+    return found
