@@ -9,9 +9,22 @@ import pytest
 from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.values import present
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics
+
+
+def test_a_cursor_stays_when_a_later_one_of_its_partition_ends() -> None:
+    """Bug: a loan that began while its borrower claimed the partition took the owner's cursor out of the table."""
+    it = OnePartition()
+    with closing(manager_of(it.settings, lambda _: [])) as manager:
+        later = PartitionPosition(it.position.tp, ThreadId("borrowed-0"), 5)
+        manager.start([(it.position, it.queue)])
+        manager.start([(later, it.queue)])
+        later.revoked = True
+        manager.forget()
+        assert manager.leaderless == {it.position.tp}
 
 
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
