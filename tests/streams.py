@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
+from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate
-from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -21,10 +21,10 @@ def valid_lease() -> Lease:
     return lease
 
 
-def delivery_of(stream: KafkaStream[Any, Any]) -> StreamDelivery:
+def delivery_of(stream: KafkaStream[Any, Any]) -> MemberStreams:
     """Return the delivery of a member that has this one stream."""
     fake = SimpleNamespace(streams=lambda: [("t", 0, stream)], stream_of=lambda _: stream)
-    return cast(StreamDelivery, fake)
+    return cast(MemberStreams, fake)
 
 
 def new_stream(

@@ -17,7 +17,7 @@ from zkconsumer import OffsetStore, TopicPartition
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import CoordinatorUnavailableError, GroupError
 from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets

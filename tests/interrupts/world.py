@@ -281,7 +281,7 @@ class InterruptedStreams:
         for partition in self.partitions:
             position = partition.position
             stream = self.stream_of(partition)
-            mine = stream.held_by(get_native_id()) and not self.merged.withholds(stream)  # as StreamDelivery says
+            mine = stream.held_by(get_native_id()) and not self.merged.withholds(stream)  # as MemberStreams says
             for including in {False, mine}:
                 offset = position.finished(including_held=including) or 0
                 if offset > partition.first_unseen:

@@ -23,7 +23,7 @@ from zkconsumer.errors import (
     UnknownMemberIdError,
 )
 from zkconsumer.kafka.broker_channel import BrokerChannel
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.member.coordinator.leader_assignment import (
     assign_group,

@@ -24,7 +24,7 @@ _CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkcon
 _ALSO = (
     "zkconsumer.connector.zookeeper_connector",
     "zkconsumer.connector.partition_control",
-    "zkconsumer.connector.shutdown",
+    "zkconsumer.connector.lifecycle",
     "zkconsumer.connector.subscribed_streams",
 )
 _CALL = "__before_statement__"

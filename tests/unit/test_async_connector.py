@@ -34,7 +34,7 @@ from zkconsumer import (
     TopicPartition,
     Whitelist,
 )
-from zkconsumer.connector import shutdown
+from zkconsumer.connector import lifecycle
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
@@ -99,7 +99,7 @@ async def test_a_shutdown_that_is_begun_ends_loops(
             seen.append(message)
             if len(seen) == 7:
                 if late:
-                    monkeypatch.setattr(shutdown, "Thread", LateThread)
+                    monkeypatch.setattr(lifecycle, "Thread", LateThread)
                 connector.begin_shutdown()
                 await asyncio.sleep(0)
         may_close.set()
@@ -145,7 +145,7 @@ async def test_a_shutdown_without_a_thread_is_done_by_the_next(
     connector = make()
     await (await stream_of(connector)).getone()
     with monkeypatch.context() as patched:
-        patched.setattr(shutdown, "Thread", NoThread)
+        patched.setattr(lifecycle, "Thread", NoThread)
         with pytest.raises(RuntimeError, match="can't start"):
             connector.begin_shutdown()
     await connector.shutdown()
@@ -160,7 +160,7 @@ async def test_a_message_nobody_finishes_is_told(
     connector = make()
     streams = (await connector.create_message_streams({"events": 2}))["events"]
     task = await holding(streams[1])
-    monkeypatch.setattr(shutdown, "LATE", scaled(WITHIN))  # a close on a busy machine ends later
+    monkeypatch.setattr(lifecycle, "LATE", scaled(WITHIN))  # a close on a busy machine ends later
     with pytest.raises(OffsetCommitError, match="still in hand"):
         await connector.shutdown(timeout=2.0)
     task.cancel()

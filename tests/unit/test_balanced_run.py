@@ -14,7 +14,7 @@ from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
-from zkconsumer.connector import shutdown
+from zkconsumer.connector import lifecycle
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
@@ -62,7 +62,7 @@ def test_a_run_may_end_while_a_shutdown_looks_at_it(
     class Looked(metaclass=EndsMeanwhile):
         pass
 
-    monkeypatch.setattr(shutdown, "BalancedRun", Looked)
+    monkeypatch.setattr(lifecycle, "BalancedRun", Looked)
     running.start()
     assert began.wait(scaled(10))
     connector.shutdown()

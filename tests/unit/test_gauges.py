@@ -14,7 +14,7 @@ from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.metrics import Buckets
-from zkconsumer.streams.stream_delivery import ANY_TOPIC
+from zkconsumer.streams.member_streams import ANY_TOPIC
 from zkconsumer.wiring.member_parts import MemberParts
 
 

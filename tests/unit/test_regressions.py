@@ -21,7 +21,7 @@ from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, StreamQueue
-from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
+from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
 from zkconsumer.zookeeper.lease import Lease
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,10 +29,10 @@ TABLE = Path(zkconsumer.__file__).parent / "REGRESSIONS.md"
 CONSUMER = ConsumerId("g_c")
 
 
-def delivery(streams: int) -> tuple[StreamDelivery, list[KafkaStream[Any, Any]]]:
+def delivery(streams: int) -> tuple[MemberStreams, list[KafkaStream[Any, Any]]]:
     """So many streams over all topics."""
     lease = Lease()
-    made = StreamDelivery(CONSUMER, lease)
+    made = MemberStreams(CONSUMER, lease)
     all_streams: list[KafkaStream[Any, Any]] = [
         new_stream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None) for n in range(streams)
     ]

@@ -15,7 +15,7 @@ import pytest
 from tests.concurrency.group import SteppedMember, make_topic, settle
 from tests.simulated_clock import Simulation
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector.shutdown import CLOSE_WITHIN
+from zkconsumer.connector.lifecycle import CLOSE_WITHIN
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, StopRequested

@@ -19,7 +19,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.connector import shutdown
+from zkconsumer.connector import lifecycle
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import MemberParts
@@ -90,8 +90,8 @@ def test_an_interrupted_wait_keeps_the_end_for_others(monkeypatch: pytest.Monkey
             came.get(timeout=timeout)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutdown, "SimpleQueue", Interrupted)
-    end = shutdown.Closing()
+    monkeypatch.setattr(lifecycle, "SimpleQueue", Interrupted)
+    end = lifecycle.Closing()
     end.begin(0, 60.0)
     end.end()
     with pytest.raises(KeyboardInterrupt):

@@ -22,7 +22,7 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
-from zkconsumer.connector.shutdown import in_signal_handler
+from zkconsumer.connector.lifecycle import in_signal_handler
 from zkconsumer.errors import ConfigException, ConnectorClosedException, OffsetCommitError
 from zkconsumer.member import events
 from zkconsumer.member.connector_state import Phase

@@ -14,7 +14,7 @@ from zkconsumer.assignors import assignment_strategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError
-from zkconsumer.member.zookeeper.planner import GroupView, plan
+from zkconsumer.member.zookeeper.claim_plan import GroupView, plan
 from zkconsumer.model import ConsumerId
 from zkconsumer.zookeeper import node_codecs, paths
 

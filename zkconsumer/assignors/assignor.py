@@ -112,8 +112,8 @@ OURS = {
     "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
     "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",
     "configured": "zkconsumer.assignors.fixed_table:ConfiguredAssignor",
-    "sticky": "zkconsumer.assignors.sticky:StickyAssignor",
-    "lag-aware": "zkconsumer.assignors.sticky:LagAwareAssignor",
+    "sticky": "zkconsumer.assignors.sticky_forecast:StickyAssignor",
+    "lag-aware": "zkconsumer.assignors.sticky_forecast:LagAwareAssignor",
 }
 
 

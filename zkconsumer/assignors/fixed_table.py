@@ -10,7 +10,7 @@ from typing import Literal
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Assignor, Member, Members, Partitions, Racks
 from zkconsumer.assignors.range import RangeAssignor
-from zkconsumer.config.assignment_properties import parse_assignment_table
+from zkconsumer.config.extension_properties import parse_assignment_table
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks
 from zkconsumer.assignors.rocketmq import AverageAssignor, MessageQueue, QueueAllocator, assign_by_topic
-from zkconsumer.config.assignment_properties import parse_rooms
+from zkconsumer.config.extension_properties import parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 

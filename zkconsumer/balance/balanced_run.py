@@ -38,8 +38,8 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import QueueBudget
+from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate
-from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.streams.stream_queue import nothing_came
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class MemberAccess:
     consumer: ConsumerId
     group: str
     lookup: MessageReader
-    delivery: StreamDelivery
+    delivery: MemberStreams
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
     gate: HandOutGate

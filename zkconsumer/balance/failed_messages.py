@@ -16,7 +16,7 @@ from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
-from zkconsumer.balance.parking import Parking
+from zkconsumer.balance.parked_messages import Parking
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Kind, Retry, RetryDecision, decide, failure_of
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages

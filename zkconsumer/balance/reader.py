@@ -38,7 +38,7 @@ from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosit
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
-from zkconsumer.streams.stream_delivery import StreamDelivery
+from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.stream_queue import Chunk
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Reader:
         name: str,
         dispatcher: Dispatcher,
         limits: ReadLimits,
-        delivery: StreamDelivery,
+        delivery: MemberStreams,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]],
         wake_fetchers: Callable[[], None],
         lending: Lending | None = None,

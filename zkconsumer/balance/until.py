@@ -29,7 +29,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.streams.stream_delivery import ANY_TOPIC
+from zkconsumer.streams.member_streams import ANY_TOPIC
 
 if TYPE_CHECKING:
     from zkconsumer.cluster.offset_lookup import OffsetLookup

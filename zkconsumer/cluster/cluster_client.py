@@ -42,7 +42,7 @@ from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.coordinator_search import OffsetClient
+    from zkconsumer.kafka.coordinator_client import OffsetClient
 
 
 _CLIENT_ID = "zkconsumer-operations"
@@ -369,7 +369,7 @@ class ClusterClient:
 
         Arguments: ``brokers`` and ``offsets_only`` as for :class:`CoordinatorSearch`.
         """
-        from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
+        from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
 
         search = CoordinatorSearch(group, brokers or self.brokers, self.channels, offsets_only=offsets_only)
         return OffsetClient(search)

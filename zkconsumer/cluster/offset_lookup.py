@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from threading import Event
 from typing import NamedTuple, TypeVar
 
-from zkconsumer.core.offset_moves import LogRange
+from zkconsumer.core.migration_plan import LogRange
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,

@@ -21,7 +21,6 @@ from zkconsumer.config.addresses import (
     parse_connect,
     parse_servers,
 )
-from zkconsumer.config.assignment_properties import AssignmentConfig, check_placement
 from zkconsumer.config.config_definition import (
     ALIASES,
     HIDDEN,
@@ -48,6 +47,7 @@ from zkconsumer.config.coordination_properties import (
     check_coordination,
     ineffective_properties,
 )
+from zkconsumer.config.extension_properties import AssignmentConfig, check_placement
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.security_properties import SecurityConfig, check_security
 from zkconsumer.errors import ConfigException, UnknownKeywordError

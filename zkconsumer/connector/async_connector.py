@@ -25,8 +25,8 @@ from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
 from zkconsumer.connector.health import Health, health_of
+from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
 from zkconsumer.connector.partition_control import PartitionControl, begin_commit, given_offsets, seek_to, seek_to_time
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
 from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
 from zkconsumer.core.topic_filter import TopicFilter

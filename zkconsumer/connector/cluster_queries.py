@@ -18,7 +18,7 @@ from typing import Any
 from zkconsumer.balance.until import requested_end
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
-from zkconsumer.connector.shutdown import Lifecycle
+from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.model import PartitionLike, TopicPartition, partitions_of

@@ -28,8 +28,8 @@ from zkconsumer.balance.until import RunEndRequest, watch_end
 from zkconsumer.balance.waiting_messages import Order, kept_order
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.connector.partition_control import commit
-from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.connector.signal_shutdown import ShutdownOnSignal
 from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration

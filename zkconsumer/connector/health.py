@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from zkconsumer.balance.balance_state import ShowsBalance
-from zkconsumer.connector.shutdown import Closing, Lifecycle
+from zkconsumer.connector.lifecycle import Closing, Lifecycle
 from zkconsumer.member.group_thread import CoordinationHealth
 from zkconsumer.wiring import GroupMember
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
-from zkconsumer.connector.shutdown import Lifecycle
+from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.errors import (
     ConnectorClosedException,
     OffsetCommitError,

@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 from weakref import ref
 
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds
+from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle, check_seconds
 from zkconsumer.runtime import fork_guard
 
 log = logging.getLogger(__name__)

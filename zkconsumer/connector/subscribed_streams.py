@@ -21,7 +21,7 @@ from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Work
 from zkconsumer.connector.gauges import member_gauges
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
+from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
@@ -38,7 +38,7 @@ from zkconsumer.ownership.partition_position import Held
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
-from zkconsumer.streams.stream_delivery import ANY_TOPIC
+from zkconsumer.streams.member_streams import ANY_TOPIC
 from zkconsumer.wiring import GroupMember, build_member
 from zkconsumer.wiring.member_parts import read_timeout
 

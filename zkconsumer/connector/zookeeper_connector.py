@@ -32,8 +32,8 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
 from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop, share_keys
 from zkconsumer.connector.health import Health, health_of
+from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.partition_control import PartitionControl
-from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.other_clients import NamesMissingMethods

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zkconsumer.core.migration_plan import SavedEntry, Store, StoreEntry
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_moves import SavedEntry, Store, StoreEntry
 from zkconsumer.model import TopicPartition
 
 _FORMAT = "zkconsumer migrate, what was there before"

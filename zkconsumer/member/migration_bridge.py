@@ -30,7 +30,7 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
-from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
+from zkconsumer.member.zookeeper.claim_plan import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

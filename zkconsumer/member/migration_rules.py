@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from zkconsumer.member.zookeeper.planner import GroupView, Threads
+from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 
 ADVERTISED = "coordination"

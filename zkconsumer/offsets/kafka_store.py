@@ -32,7 +32,7 @@ from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch, OffsetClient
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
 from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import NO_POINTERS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from zkconsumer.assignors.assignor import AssignmentError, known_assignors
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
-from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads, threads_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.brokers_forecast import brokers_forecast
 from zkconsumer.operations.forecast_values import (

@@ -30,7 +30,7 @@ from zkconsumer.errors import (
 from zkconsumer.fetch.message_times import message_times
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen
-from zkconsumer.kafka.coordinator_search import OffsetClient
+from zkconsumer.kafka.coordinator_client import OffsetClient
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
 from zkconsumer.kafka.group_schemas import DescribedMember, ListedGroup, OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition

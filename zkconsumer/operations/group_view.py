@@ -17,7 +17,7 @@ from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import READER_KEY, SPARK_QUERY
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
-from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, topics_wanted
+from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads, threads_of, topics_wanted
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
 from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assignment_by, infer_strategy

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.core.offset_moves import Store
+from zkconsumer.core.migration_plan import Store
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis

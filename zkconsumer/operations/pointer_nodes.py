@@ -20,8 +20,8 @@ from zkconsumer.core.message_pointers import (
     decode_pointers,
     encode_pointers,
 )
+from zkconsumer.core.migration_plan import PartitionSelection
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_moves import PartitionSelection
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.message_ledger import applied

@@ -23,7 +23,7 @@ from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.member.zookeeper.planner import GroupView, Threads
+from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads
 from zkconsumer.model import PLACEMENTS, STICKY, Assignment, ConsumerId, ThreadId, TopicPartition
 
 NEW_ORDER = "1.x"

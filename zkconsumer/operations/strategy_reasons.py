@@ -14,7 +14,7 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.java_sticky import SubscribedMember, in_java_order
 from zkconsumer.assignors.rocketmq import MessageQueue
-from zkconsumer.member.zookeeper.planner import GroupView, Threads
+from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads
 from zkconsumer.model import PLACEMENTS, ThreadId, TopicPartition, utf16_key
 from zkconsumer.operations.group_snapshot import BrokersGroup
 from zkconsumer.operations.strategy_inference import OLD_ORDER, Strategy

@@ -23,7 +23,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.cluster_metadata import topics_of
-from zkconsumer.kafka.coordinator_search import OffsetClient
+from zkconsumer.kafka.coordinator_client import OffsetClient
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline

@@ -17,7 +17,7 @@ from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests

@@ -39,8 +39,8 @@ from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
+from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
-from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
@@ -126,7 +126,7 @@ class MemberParts:
         self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
         self.budget = QueueBudget(config.queued_max_bytes)
         settings = fetch_settings(config, channels.security)
-        self.delivery: StreamDelivery = environment.delivery or StreamDelivery(consumer, lease)
+        self.delivery: MemberStreams = environment.delivery or MemberStreams(consumer, lease)
         self.fetching = FetcherManager(
             consumer,
             settings,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetStoreConflictError
 from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.member.zookeeper.planner import Assign
+from zkconsumer.member.zookeeper.claim_plan import Assign
 from zkconsumer.member.zookeeper.store_agreement import StoreAgreement, refuse_to_join
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import FencedStore, StoreMember

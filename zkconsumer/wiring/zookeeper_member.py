@@ -15,11 +15,11 @@ from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.member.zookeeper.claim_plan import Assign
 from zkconsumer.member.zookeeper.group_registration import OwnRegistration
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
-from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
@@ -139,7 +139,7 @@ class ZooKeeperCoordination:
         )
 
     def _kafka_offsets(self) -> OffsetStore:
-        from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+        from zkconsumer.kafka.coordinator_client import CoordinatorSearch
         from zkconsumer.offsets.kafka_store import KafkaOffsets
 
         parts = self.parts

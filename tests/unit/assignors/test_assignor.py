@@ -26,7 +26,7 @@ from zkconsumer.assignors import (
 from zkconsumer.assignors.assignor import OURS
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import UnknownAssignorError
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 
 

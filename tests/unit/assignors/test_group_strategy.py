@@ -8,7 +8,7 @@ import pytest
 
 from zkconsumer.assignors import AssignmentError, advertisement, assignment_strategy, concern
 from zkconsumer.core.registration import Registration
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId
 
 

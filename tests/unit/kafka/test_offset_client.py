@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.coordinator_search import OffsetClient
+from zkconsumer.kafka.coordinator_client import OffsetClient
 from zkconsumer.kafka.group_schemas import (
     DELETE_GROUPS,
     GROUP_MESSAGES,

@@ -15,7 +15,7 @@ from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.member import migration_bridge as module
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions, members_beside
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

@@ -6,7 +6,7 @@ from typing import Any
 
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
 ME, OTHER = ConsumerId("g_me"), ConsumerId("g_other")

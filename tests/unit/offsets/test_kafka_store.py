@@ -22,7 +22,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_schemas import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets

@@ -13,7 +13,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.dual_store import DualStore

@@ -14,7 +14,7 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
 from zkconsumer.assignors.java_sticky import SubscribedMember
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy, assignment_by

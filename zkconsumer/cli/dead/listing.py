@@ -10,8 +10,8 @@ from zkconsumer.cli.source_arguments import add_connection_arguments, open_clien
 from zkconsumer.cli.tables import Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
+from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_moves import PartitionSelection, parse_selection
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import require_group

@@ -25,7 +25,7 @@ from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.source_arguments import open_client, open_source
 from zkconsumer.cli.tables import TABLE, Cell, Column, Table, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.offset_moves import PartitionSelection
+from zkconsumer.core.migration_plan import PartitionSelection
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion

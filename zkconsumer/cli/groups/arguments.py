@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zkconsumer.cli.offsets import as_reset
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
-from zkconsumer.core.offset_moves import PartitionSelection, parse_selection
+from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
 
 LIST, DESCRIBE, DELETE, DELETE_OFFSETS = "list", "describe", "delete", "delete-offsets"
 ACTIONS = (LIST, DESCRIBE, DELETE, DELETE_OFFSETS)

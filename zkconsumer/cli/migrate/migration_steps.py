@@ -18,8 +18,7 @@ from zkconsumer.cli.offsets.write_report import StopSignals
 from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
-from zkconsumer.core.offset_moves import (
+from zkconsumer.core.migration_plan import (
     AheadPolicy,
     LogRange,
     MovePlan,
@@ -36,6 +35,7 @@ from zkconsumer.core.offset_moves import (
     plan_move,
     plan_rollback,
 )
+from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.new_file import write_new

@@ -12,8 +12,8 @@ from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, Stor
 from zkconsumer.cli.source_arguments import add_source_arguments, connect_options, open_client, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.migration_plan import Store
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_moves import Store
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune

@@ -20,8 +20,8 @@ from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, Stor
 from zkconsumer.cli.source_arguments import connect_options, open_client, open_source
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.migration_plan import PartitionSelection, Store, parse_selection, stored_as
 from zkconsumer.core.offset_files import format_csv, parse_csv
-from zkconsumer.core.offset_moves import PartitionSelection, Store, parse_selection, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import hint_for_unknown

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
+from zkconsumer.core.migration_plan import Store, parse_selection
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_moves import Store, parse_selection
 from zkconsumer.operations.offset_reset import Scenario
 
 RESET_FLAG = "--reset-offsets"

@@ -14,9 +14,9 @@ from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, Stor
 from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_client
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
+from zkconsumer.core.migration_plan import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_files import Backup, parse_backup
-from zkconsumer.core.offset_moves import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.offset_reset import adopting_owners, brokers_refusal, unread

@@ -18,7 +18,7 @@ from time import monotonic
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.events import Answer, Answered, Found, Synced
 from zkconsumer.model import Endpoint

@@ -31,7 +31,7 @@ from zkconsumer.errors import (
     UnknownMemberIdError,
     ZkConsumerError,
 )
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.model import Endpoint

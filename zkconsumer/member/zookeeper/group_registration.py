@@ -16,7 +16,7 @@ from typing import TypeVar
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
-from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
+from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of, topics_wanted
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths

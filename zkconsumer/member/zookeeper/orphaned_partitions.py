@@ -12,9 +12,9 @@ from time import monotonic
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.member.connector_state import UNOWNED
+from zkconsumer.member.zookeeper.claim_plan import GroupView
 from zkconsumer.member.zookeeper.group_registration import GroupRegistration
 from zkconsumer.member.zookeeper.pending_handovers import PendingHandovers
-from zkconsumer.member.zookeeper.planner import GroupView
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths

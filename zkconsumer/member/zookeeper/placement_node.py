@@ -26,8 +26,8 @@ from zkconsumer.core.placement_plan import (
 )
 from zkconsumer.core.registration import INSTANCE_KEY
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
+from zkconsumer.member.zookeeper.claim_plan import GroupView, possible, threads_of
 from zkconsumer.member.zookeeper.load_reports import LoadReports
-from zkconsumer.member.zookeeper.planner import GroupView, possible, threads_of
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

@@ -23,10 +23,7 @@ from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
-from zkconsumer.member.zookeeper.group_registration import GroupRegistration
-from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
-from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
-from zkconsumer.member.zookeeper.planner import (
+from zkconsumer.member.zookeeper.claim_plan import (
     Assign,
     GroupView,
     MemberPlan,
@@ -35,6 +32,9 @@ from zkconsumer.member.zookeeper.planner import (
     possible,
     topics_of,
 )
+from zkconsumer.member.zookeeper.group_registration import GroupRegistration
+from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
+from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.state_machine import Trigger

@@ -18,7 +18,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.zookeeper.planner import GroupView
+from zkconsumer.member.zookeeper.claim_plan import GroupView
 from zkconsumer.member.zookeeper.rebalance_round import Round
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.runtime.interruptible_wait import Answer

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import STORE_KEY
 from zkconsumer.errors import MalformedNodeError, OffsetStoreConflictError
-from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
+from zkconsumer.member.zookeeper.claim_plan import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths

@@ -13,7 +13,7 @@ import pytest
 from tests.timing import eventually, scaled
 from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, RebalanceInProgressError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed

@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.assignors.assignor import AssignmentError
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
-from zkconsumer.member.zookeeper.planner import (
+from zkconsumer.member.zookeeper.claim_plan import (
     GroupView,
     MemberPlan,
     differing_subscriptions,

@@ -15,7 +15,7 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
-from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
+from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
 
 KEY: StreamKey = (ANY_TOPIC, 0)
 
@@ -25,7 +25,7 @@ class House:
 
     def __init__(self) -> None:
         self.lease = valid_lease()
-        self.delivery = StreamDelivery(ConsumerId("g_c"), self.lease)
+        self.delivery = MemberStreams(ConsumerId("g_c"), self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
         ]

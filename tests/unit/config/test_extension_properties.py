@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.assignment_properties import parse_assignment_table, parse_rooms
+from zkconsumer.config.extension_properties import parse_assignment_table, parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.wiring import consumer_id

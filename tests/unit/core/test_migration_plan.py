@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.offset_moves import (
+from zkconsumer.core.migration_plan import (
     Agreement,
     AheadPolicy,
     LogRange,

@@ -1,4 +1,4 @@
-"""The streams of a member, and the flow of partitions into streams: the "delivery" of the group thread.
+"""The streams of a member: which stream hands out which partition. The "delivery" of the group thread.
 
 Threads: the group thread owns the table of streams. The application's thread fills the table before the group thread
 runs. The queues guard themselves.
@@ -29,7 +29,7 @@ ANY_TOPIC = ""
 """Stands for the topic of streams that serve all topics (a subscription by filter)."""
 
 
-class StreamDelivery:
+class MemberStreams:
     """The member's streams by topic and number: the :class:`~zkconsumer.member.interfaces.Delivery` of a connector."""
 
     def __init__(self, consumer: ConsumerId, lease: Lease) -> None:
