@@ -7,7 +7,7 @@ from typing import Any
 
 import tests.simulation.balanced_application  # noqa: F401 - enters its application by name
 from tests.simulation.balanced_promises import BalancedObserver, is_finished
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import SLOW_FOR, STANDS, Scenario
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.ownership.partition_position import PartitionPosition
@@ -97,8 +97,12 @@ class BalancedGroup(Scenario):
 
 
 class SharingGroup(BalancedGroup):
-    """Members that lend slots to each other: there are more of them than partitions."""
+    """Members that lend slots to each other: there are more of them than partitions.
 
-    partitions = 2
+    Where statements are slow, a loan may begin later than ``consumer.timeout.ms``. Each run ends before it then, and
+    takes the loans back, so nothing is handled before the statements are quick again.
+    """
+
+    partitions, stands_slowly = 2, SLOW_FOR + STANDS
     orders = ("key", "key", "none")
     shares = True

@@ -31,8 +31,7 @@ BROKERS = 2
 SESSION = 6.0
 """Seconds: the timeout of the sessions with ZooKeeper."""
 STANDS = 60.0
-"""Seconds without faults in which something must be done of what is left, mostly an offset committed. Twice as many
-where statements are slow: the end of a run takes its loans back there for most of a minute."""
+"""Seconds without faults in which something must be done of what is left, mostly an offset committed."""
 SETTLES = 900.0
 """Seconds after the last fault in which all is consumed and committed, also where each statement is slow."""
 SLOW_FOR = 300.0
@@ -49,7 +48,7 @@ class Scenario:
     numbers of faults that are left out, from 1 on.
     """
 
-    group, topic, partitions, brokers = "g", "t", 6, BROKERS
+    group, topic, partitions, brokers, stands_slowly = "g", "t", 6, BROKERS, STANDS
     faults_class: type[Faults] = Faults
     observer_class: type[Observer] = Observer
 
@@ -208,7 +207,7 @@ class Scenario:
         self.world.note("the faults pause")
         began = moved = self.world.now
         done, slow_place = 0, self.world.slow_place
-        stands = STANDS if slow_place < 0 else 2 * STANDS
+        stands = STANDS if slow_place < 0 else self.stands_slowly
         while (left := self._not_done()) and self.world.now < min(moved + stands, began + SETTLES):
             self.world.sleep(1.0)
             self._join_if_needed()
