@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import world
 from zkconsumer.balance.dispatcher import Dispatcher
-from zkconsumer.balance.sharing.loan_nodes import decode_loan
+from zkconsumer.balance.sharing.loan_nodes import decode_loan, decode_report
 from zkconsumer.core.finished_note import FinishedNote, decode_note, note_of_text
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
 from zkconsumer.core.message_pointers import PointerKind, decode_pointers
@@ -220,6 +220,11 @@ class BalancedObserver(Observer):
                     end = max(end[0], member.process.frozen_until) + SOON, world().stood(member.process)
                 fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), end))
 
+    def _reported_stay(self, tp: TopicPartition, name: str) -> str:
+        """Return the stay that a borrower's report names, empty if there is no report."""
+        node = self._zookeeper.node(f"{paths.loan(self._group, tp, name)}/report")
+        return "" if node is None else decode_report(node.data).stay
+
     def _borrows(self, tp: TopicPartition, member: Member, offset: int, asked: float) -> bool:
         """Return whether a member has the message on loan, or cannot know yet that the owner has gone: its threads may
         stand still. The next owner of ours leaves the slots to it.
@@ -320,8 +325,9 @@ class BalancedObserver(Observer):
             fates.handled.add(handling.offset)
             # Outcomes of an earlier ownership count no more. A borrower that becomes the owner has not reported them.
             lent_since = fates.lent_since.get(handling.member.consumer, 0.0)
-            # a loan from before a seek ends later than the seek, and what is finished in it comes again
-            counts = handling.as_owner or (owner != handling.member.consumer and lent_since > fates.sought_at)
+            # a loan from before a seek ends when the borrower learns of the seek; what is finished in it comes again
+            told = self._reported_stay(tp, handling.member.consumer) == fates.stay
+            counts = handling.as_owner or (owner != handling.member.consumer and lent_since > fates.sought_at and told)
             if counts and handling.began >= max(owned, fates.sought_at):
                 fates.done[handling.offset] = owned, handling
         if handling in fates.hand:
