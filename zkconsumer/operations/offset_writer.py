@@ -318,7 +318,7 @@ class OffsetRun:
     undo_file: Path | None = None
     computed: Callable[[TopicPartition, int | None], int] | None = None
     overwritten: dict[TopicPartition, int | None] = field(default_factory=dict)
-    """The offset that the last try found, of each owned partition in ZooKeeper."""
+    """The offset that the last look found, of each partition that had an owner when the plan was made, or has one."""
     trouble: str = ""
     """Why :meth:`write` ended early, empty if it did not."""
     planned: Mapping[TopicPartition, int | None] = field(default_factory=dict)
@@ -352,9 +352,12 @@ class OffsetRun:
                     )
                     self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, why)
                     continue
-            verdict = MoveVerdict.REMOVE if after is None else MoveVerdict.WRITE
-            self._todo.append(Step(tp, verdict, before=before, after=after))
-            self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, "the run ended before it")
+            step = Step(tp, MoveVerdict.REMOVE if after is None else MoveVerdict.WRITE, before=before, after=after)
+            try:  # an owner that has left meanwhile committed after the plan was made
+                self._todo.append(self._from_present(step) if tp in live else step)
+                self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, "the run ended before it")
+            except ValueError as error:
+                self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, str(error))
         return len(self._todo)
 
     def save(self, path: Path | None) -> Path:
@@ -370,19 +373,22 @@ class OffsetRun:
         backup = Backup(self.group, self.offsets.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved)
         write_new(file, format_backup(backup), replace=anew)
 
+    def _from_present(self, step: Step) -> Step:
+        """Compute the new offset of a partition from its present offset. Raises ValueError if there is none."""
+        before = None if step.before is None else step.before.valid
+        if self.computed is not None and step.after is not None:
+            step = replace(step, after=stored_as(self.offsets.store, self.computed(step.partition, before)))
+        self.overwritten[step.partition] = before
+        return step
+
     def _prepare(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Mapping[TopicPartition, str]]:
         """Compute the new offsets of owned partitions from the present offsets. Save the latter before the write."""
         made, refused = [], {}
         for step in steps:
-            before = None if step.before is None else step.before.valid
             try:
-                if self.computed is not None and step.after is not None:
-                    step = replace(step, after=stored_as(self.offsets.store, self.computed(step.partition, before)))
+                made.append(self._from_present(step))
             except ValueError as error:
                 refused[step.partition] = str(error)
-                continue
-            made.append(step)
-            self.overwritten[step.partition] = before
         changed = {step.partition: step for step in made}
         self._todo = [changed.get(step.partition, step) for step in self._todo]
         if self.undo_file is not None:

@@ -346,6 +346,17 @@ def test_a_live_reset_is_computed_from_the_overwritten_offset(house: House, monk
     assert parse_backup(file.read_text()).saved == {T0: SavedEntry(entry(202), entry(172))}
 
 
+def test_a_reset_follows_the_last_commit_of_an_owner_that_left(house: House) -> None:
+    """The owner released the partition after the plan was made. The reset was computed from the offset of the plan."""
+    house.offset(T0, 202)
+    run = house.run(computed=lambda _, current: (current or 0) - 30)
+    run.begin({T0: entry(162)}, {T0: 192}, live=[T0])
+    run.save(None)
+    assert run.write() == ""
+    assert house.offsets() == {0: b"172"}
+    assert run.overwritten == {T0: 202}
+
+
 def test_a_live_reset_without_an_offset_to_compute_from(house: House) -> None:
     def refuse(_: TopicPartition, current: int | None) -> int:
         raise ValueError(f"nothing to shift: {current}")
