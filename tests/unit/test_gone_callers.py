@@ -340,11 +340,12 @@ def test_a_topic_that_may_still_stay_cannot_be_added(application: Application) -
 
 
 @pytest.mark.parametrize("end", ["commit", "shutdown"])
-def test_a_topic_that_is_left_and_added_keeps_its_reader(application: Application, end: str) -> None:
+def test_a_topic_that_is_left_and_added_keeps_its_reader(cluster: FakeCluster, end: str) -> None:
     """The new stream took the place of the stream that was being left.
 
     A commit did not count the message in the hands of that stream's reader, and a shutdown waited for the message.
     """
+    application = Application(cluster, **{"rebalance.drain.timeout.ms": int(scaled(WITHIN) * 1000)})
     connector = application.connector
     application.take()
 
@@ -365,6 +366,7 @@ def test_a_topic_that_is_left_and_added_keeps_its_reader(application: Applicatio
         assert monotonic() - began < scaled(WITHIN) / 2
     with pytest.raises(ConnectorClosedException):
         application.take()
+    connector.shutdown()
 
 
 def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeCluster) -> None:
