@@ -221,9 +221,13 @@ class BalancedObserver(Observer):
                 fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), end))
 
     def _reported_stay(self, tp: TopicPartition, name: str) -> str:
-        """Return the stay that a borrower's report names, empty if there is no report."""
+        """Return the stay that a borrower's report names, empty if it has not reported to the present owner.
+
+        A borrower that was the owner itself for a moment forgets what it had not reported.
+        """
         node = self._zookeeper.node(f"{paths.loan(self._group, tp, name)}/report")
-        return "" if node is None else decode_report(node.data).stay
+        owner = self._zookeeper.node(paths.owner(self._group, tp))
+        return "" if node is None or owner is None or node.mzxid < owner.czxid else decode_report(node.data).stay
 
     def _borrows(self, tp: TopicPartition, member: Member, offset: int, asked: float) -> bool:
         """Return whether a member has the message on loan, or cannot know yet that the owner has gone: its threads may

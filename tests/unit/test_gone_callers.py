@@ -369,6 +369,51 @@ def test_a_topic_that_is_left_and_added_keeps_its_reader(cluster: FakeCluster, e
     connector.shutdown()
 
 
+def test_a_topic_whose_addition_waits_can_be_left(application: Application) -> None:
+    """The streams of the topic are in no table yet: KeyError."""
+    connector = application.connector
+    with busy_group_thread(application.member):
+        adding = threading.Thread(target=connector.add_topics, args=({OTHER.topic: 1},))
+        adding.start()
+        eventually(lambda: not application.member.events.empty(), WITHIN, "the request")
+        leaving = threading.Thread(target=connector.unsubscribe, args=(OTHER.topic,))
+        leaving.start()
+    for each in (adding, leaving):
+        each.join(scaled(WITHIN))
+    assert {tp.topic for tp in connector.assignment()} == {TP.topic}
+
+
+def test_a_topic_that_is_left_twice_ends_each_stream(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call ended the streams of the first, and a reader of the streams in between waited for ever."""
+    connector, made, asked = application.connector, list[Any](), list[object]()
+    ask = application.member.ask
+    monkeypatch.setattr(application.member, "ask", lambda change: (asked.append(change), ask(change)))
+    application.take()
+
+    def add() -> None:
+        made.extend(connector.add_topics({TP.topic: 1})[TP.topic])
+
+    def leave_again() -> bool:
+        with suppress(ValueError):  # not subscribed yet
+            connector.unsubscribe(TP.topic)
+            return True
+        return False
+
+    leaving = threading.Thread(target=connector.unsubscribe, args=(TP.topic,))
+    leaving.start()
+    eventually(lambda: application.member.positions()[TP].revoked, WITHIN, "the first call to begin")
+    again = [threading.Thread(target=add), threading.Thread(target=eventually, args=(leave_again, WITHIN, "the topic"))]
+    for thread in again:
+        thread.start()
+    eventually(lambda: len(asked) == 3, WITHIN, "all requests")
+    with pytest.raises(ConnectorClosedException):
+        application.take()
+    for thread in (leaving, *again):
+        thread.join(scaled(WITHIN))
+    with pytest.raises(ConnectorClosedException):
+        made[0].get(timeout=scaled(WITHIN))
+
+
 def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeCluster) -> None:
     """The balanced run counted its message as done at once. The message then came no more, whatever the handler did."""
     seen: SimpleQueue[int] = SimpleQueue()

@@ -204,8 +204,9 @@ class BalancedRun:
             if self._at_end():
                 return None
             dispatcher = self.dispatcher
-            # a worker process may be on its way to a message
-            held_back = dispatcher.busy or self.reader.unstored
+            # a worker process may be on its way to a message, or what a loan gives waits for the connection
+            waiting = any(one.aside and one.unseen_loan for one in self.reader.partitions)
+            held_back = dispatcher.busy or self.reader.unstored or waiting
             if timeout is not None and not held_back and monotonic() - dispatcher.active_at >= timeout:
                 return self._nothing_came()
 
@@ -266,17 +267,16 @@ class BalancedRun:
             self.dispatcher.end()
 
     def _stop_reader(self) -> None:
-        deadline = Deadline(STOP_WITHIN)
         with ExitStack() as last:  # in reverse, and each step also if a second Ctrl-C ends one before it
             last.callback(self._end_reader)
-            last.callback(self._close_dead_letters, deadline)
-            last.callback(self.pointers.close, deadline)
+            last.callback(self._close_dead_letters)
+            last.callback(lambda: self.pointers.close(Deadline(STOP_WITHIN)))
             if self.sharing is not None:
-                last.callback(self.sharing.stop, deadline)
+                last.callback(self.sharing.stop, Deadline(STOP_WITHIN))
             self.give_back()
 
-    def _close_dead_letters(self, deadline: Deadline) -> None:
-        if not self.dead_letters.close(deadline):
+    def _close_dead_letters(self) -> None:
+        if not self.dead_letters.close(Deadline(STOP_WITHIN)):
             log.warning("a dead letter is being delivered still; its message comes again")
 
     def _end_reader(self) -> None:

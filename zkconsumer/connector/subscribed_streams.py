@@ -215,12 +215,13 @@ class Subscription:
             if done and isinstance(run, BalancedRun):
                 run.finish(done)  # the group thread waits for messages in hand
 
+        def left() -> None:
+            member.delivery.retire([stream for topic, _, stream in member.delivery.streams() if topic in leaving])
+
         def ask() -> Request[None]:
-            subscription = self._topics()
-            strange = sorted(leaving - subscription.keys())
+            strange = sorted(leaving - self._topics().keys())
             if strange:
                 raise ValueError(f"not subscribed: {', '.join(strange)}")
-            retired = [stream for topic in leaving for stream in member.delivery.streams_of(topic, subscription[topic])]
             return self._ask(
                 member,
                 SubscriptionChanged(
@@ -230,7 +231,7 @@ class Subscription:
                     held,
                     [work.ledger.position for work in works],
                     finish=finish,
-                    applied=lambda: member.delivery.retire(retired),
+                    applied=left,
                 ),
             )
 

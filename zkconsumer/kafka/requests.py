@@ -311,7 +311,6 @@ _POSITION_9 = Struct(">iiqqi").pack  # + the leader's epoch, before the offset
 _INT16 = Struct(">h").pack
 _INT32 = Struct(">i").pack
 
-_CONSUMER = -1  # the replica id of a client that is no replica
 _UNKNOWN = -1
 _NEWEST = 11
 _INT32_MAX = 2**31 - 1

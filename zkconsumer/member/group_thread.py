@@ -195,6 +195,8 @@ class Inbox:
 
 def _refuse(events: Iterable[Any]) -> None:
     for event in events:
+        if isinstance(event, SubscriptionChanged):
+            event.withdrawn()
         if isinstance(event, SeekRequested | SubscriptionChanged):
             event.done.set_exception(ConnectorClosedException(_SHUT_DOWN))
 

@@ -318,7 +318,7 @@ class OffsetRun:
     undo_file: Path | None = None
     computed: Callable[[TopicPartition, int | None], int] | None = None
     overwritten: dict[TopicPartition, int | None] = field(default_factory=dict)
-    """The offset that the last look found, of each partition that had an owner when the plan was made, or has one."""
+    """The offset in ZooKeeper that the last look found, of each partition that has or had an owner."""
     trouble: str = ""
     """Why :meth:`write` ended early, empty if it did not."""
     planned: Mapping[TopicPartition, int | None] = field(default_factory=dict)
@@ -354,7 +354,8 @@ class OffsetRun:
                     continue
             step = Step(tp, MoveVerdict.REMOVE if after is None else MoveVerdict.WRITE, before=before, after=after)
             try:  # an owner that has left meanwhile committed after the plan was made
-                self._todo.append(self._from_present(step) if tp in live else step)
+                owned = tp in live and isinstance(self.offsets, OwnedZooKeeperOffsets)
+                self._todo.append(self._from_present(step) if owned else step)
                 self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, "the run ended before it")
             except ValueError as error:
                 self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, str(error))

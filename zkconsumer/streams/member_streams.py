@@ -48,10 +48,6 @@ class MemberStreams:
         known, key = self._merged, id(merged)
         known[key] = ref(merged, lambda _: known.pop(key, None))
 
-    def streams_of(self, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
-        """Return the streams of a topic, in thread order."""
-        return [self._streams[topic, number] for number in range(count)]
-
     def streams(self) -> list[tuple[str, int, KafkaStream[Any, Any]]]:
         """Return every stream with its topic (:data:`ANY_TOPIC` for a filter's) and number."""
         return [(topic, number, stream) for (topic, number), stream in list(self._streams.items())]

@@ -116,7 +116,8 @@ def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store
     assert reader.lent.ledger_of(position) is None
     made.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
+    reading = ReadProgress(0, 5)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots(), reading=reading)
     made.step()
     assert not store.loans
     return made, store, reader, position
@@ -185,7 +186,8 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
     second.step()
     position.ledger = reader.lent.ledger_of(position)
-    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots())
+    reading = ReadProgress(0, 5)
+    reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots(), reading=reading)
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
     for _ in range(2):  # the group has changed, and then stays so

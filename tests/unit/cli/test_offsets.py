@@ -172,6 +172,22 @@ def test_an_owner_leaves_before_the_reset_of_both_stores(dual: World, monkeypatc
     assert (dual.offsets(), dual.cluster.committed("g")) == (["3"], {("t", 0): 3})
 
 
+def test_both_stores_follow_the_last_commit_of_an_owner(dual: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner left after the plan was made. ZooKeeper got the new offset of the plan, or Kafka another one."""
+
+    def leave() -> None:
+        dual.put(15)
+        dual.zookeeper.remove("/consumers/g/owners/t/0")
+
+    dual.owner(0, zkconsumer="1.0", **{CONFLICT_KEY: "adopt"})
+    before_begin(monkeypatch, leave)
+    reset = ("reset", "g", "--all-topics", "--shift-by", "-3", "--execute", "--verbose", "--format", "json")
+    assert dual(*reset) == 0, dual.err
+    assert (dual.offsets(), dual.cluster.committed("g")) == (["12"], {("t", 0): 12})
+    (row,) = json.loads(dual.out)
+    assert (row["current_offset"], row["new_offset"]) == (15, 12)
+
+
 def test_kafka_is_left_alone_where_zookeeper_was(dual: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written in Kafka alone, an offset that is further ahead counts."""
     before_begin(monkeypatch, lambda: dual.put(12))

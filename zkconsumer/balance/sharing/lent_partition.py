@@ -99,6 +99,8 @@ class LentPartition:
                 ledger.reported(order.borrower, order.note)
             elif isinstance(order, TakeBack):
                 again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
+                if again is not None:  # first: a parked message waits until the log is read up to it
+                    partition.reading.at = min(partition.reading.at, again)
                 dispatcher.take_on(partition, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
         opened, start = reopen(partition, ledger, dispatcher, reopened)

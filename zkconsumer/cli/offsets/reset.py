@@ -151,7 +151,7 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
     left = {reset.partition for reset in plan.resets}
     with OperatedGroup(client, plan.group) as group:
         for store in plan.stores:
-            resets = [one for one in plan.resets if one.partition in left]
+            resets = [one for one in by_partition.values() if one.partition in left]
             if report.stop():
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
@@ -167,6 +167,8 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
                 report.skip(plan.group, store, str(error))
                 return
             left = run.left_to(left)
+            for tp, before in run.overwritten.items():  # the other store gets the same offset
+                by_partition[tp] = by_partition[tp].overwriting(before)
             if run.trouble and both and store is Store.ZOOKEEPER and not report.stop():
                 report.skip(plan.group, Store.KAFKA, "the writes to ZooKeeper came to no end")
 
