@@ -236,6 +236,9 @@ class BalancedObserver(Observer):
         fates, slot, name = self.fates[tp], self.slot(tp, offset), member.consumer
         until, stood = fates.lent_until.get(name, {}).get(slot, (0.0, float("inf")))
         late = max(0.0, world().stood(member.process) - stood)
+        began, ended = self._zookeeper.silent
+        if until - SOON <= ended and began <= until:  # it cannot look while there is no quorum
+            until = max(until, ended + SOON)
         return bool(fates.lent.get(name, 0) >> slot & 1) or until + late >= asked
 
     # ---- handlers

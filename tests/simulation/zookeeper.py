@@ -21,6 +21,8 @@ from zkconsumer.zookeeper.session import SessionChanged
 
 _LATENCIES = (0.003, 0.003, 0.2)
 """Seconds that half a request takes at most, of which the seed chooses one."""
+_SILENCE = 2.0
+"""Seconds between two looks at the sessions at most."""
 _PATIENCE = 0.5
 """Seconds in which a client gives an unanswered request up, at most."""
 
@@ -35,6 +37,8 @@ class SimulatedZooKeeper(FakeZooKeeper):
         self.renewed: Callable[[Process], None] = lambda _: None
         """Called with a process that has a session again after a former one has ended."""
         self.reachable = True
+        self.silent = (0.0, 0.0)
+        """When the last time without a quorum began, and when it ended, or until now."""
         self.latency = world().random.choice(_LATENCIES)
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
@@ -53,6 +57,8 @@ class SimulatedZooKeeper(FakeZooKeeper):
     def expire_silent(self) -> None:
         """End the sessions that the server has not heard of for the session timeout."""
         if not self.reachable:
+            began, end = self.silent
+            self.silent = (began if end > world().now - _SILENCE else world().now, world().now)
             for session in self.sessions:
                 session.heard = world().now  # a new leader gives every session its whole timeout
             return
