@@ -341,10 +341,7 @@ def test_a_topic_that_may_still_stay_cannot_be_added(application: Application) -
 
 @pytest.mark.parametrize("end", ["commit", "shutdown"])
 def test_a_topic_that_is_left_and_added_keeps_its_reader(cluster: FakeCluster, end: str) -> None:
-    """The new stream took the place of the stream that was being left.
-
-    A commit did not count the message in the hands of that stream's reader, and a shutdown waited for the message.
-    """
+    """The new stream replaced the one being left: a commit did not count the message that its reader had in hand."""
     application = Application(cluster, **{"rebalance.drain.timeout.ms": int(scaled(WITHIN) * 1000)})
     connector = application.connector
     application.take()

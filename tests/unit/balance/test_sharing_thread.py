@@ -57,7 +57,7 @@ class Reader:
         self.lent = LentPartitions()
         self.partition: Any = None
         self.thread = SimpleNamespace(is_alive=lambda: not self.stuck)
-        self.read_from: list[int] = []
+        self.read_from, self.begins_at = list[int](), list[int]()
 
     def submit(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
@@ -96,7 +96,8 @@ def sharing(
     """Return the sharing of member ``b`` in session 20."""
     session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
     session.require_id = lambda: session.session_id
-    dispatcher = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None, reopen=lambda _, slots: (slots, set()))
+    dispatcher = SimpleNamespace(give_up=lambda *_: [], reopen=lambda _, slots: (slots, set()))
+    dispatcher.take_on = lambda partition, _: reader.begins_at.append(partition.reading.at)
     store = store or Store()
     share = AdvertisedShare("key", 2)
     reader.lent = LentPartitions()
@@ -186,7 +187,7 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
     second.step()
     position.ledger = reader.lent.ledger_of(position)
-    reading = ReadProgress(0, 5)
+    reading = ReadProgress(9, 5)
     reader.partition = SimpleNamespace(position=position, ledger=position.ledger, slots=SharedSlots(), reading=reading)
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
@@ -194,6 +195,7 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
         second.step()
     assert isinstance(position.ledger, SharedLedger)
     assert (second.lent, position.ledger.slots, reader.read_from) == ({TP: {}}, ALL_SLOTS, [0])
+    assert reader.begins_at == [0], "a parked message could begin before what is read again"
 
 
 @pytest.mark.parametrize(("at", "unfinished", "refused"), [(4, 0, 2), (5, 1, 2), (5, 0, ALL_SLOTS)])

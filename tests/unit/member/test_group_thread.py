@@ -157,7 +157,8 @@ def test_a_second_stop_hurries_the_first(events: SimpleQueue[Any]) -> None:
 
 def test_waiting_requests_hear_of_the_end(events: SimpleQueue[Any]) -> None:
     inbox = Inbox(events)
-    asked, postponed, seek = change(), change(), SeekRequested({}, Request(Deadline(None)))
+    asked, postponed, seek, told = change(), change(), SeekRequested({}, Request(Deadline(None))), list[str]()
+    asked.withdrawn, postponed.withdrawn = partial(told.append, "asked"), partial(told.append, "postponed")
     inbox.changes.ask(asked)
     inbox.postpone(postponed)
     events.put(seek)
@@ -166,6 +167,7 @@ def test_waiting_requests_hear_of_the_end(events: SimpleQueue[Any]) -> None:
         with pytest.raises(ConnectorClosedException):
             done.result(0)
     assert list(inbox.gather(0)) == []
+    assert set(told) == {"asked", "postponed"}, "or their streams would stay open"
 
 
 def test_a_change_waits_while_topics_leave(events: SimpleQueue[Any]) -> None:

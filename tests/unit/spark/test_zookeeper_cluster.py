@@ -73,10 +73,7 @@ def test_brokers_that_do_not_come_back_are_told_of() -> None:
 def test_renewed_certificates_are_read_for_each_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The files of TLS were read once, when the query began. Channels failed after the certificates had expired.
-
-    A file that was read while somebody wrote to it ended the query.
-    """
+    """The files of TLS were read once, when the query began, and later a half written file ended the query."""
     file = tmp_path / "ca.pem"
     file.write_bytes(trustme.CA().cert_pem.bytes())
     config = ConsumerConfig(
