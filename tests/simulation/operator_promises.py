@@ -38,11 +38,12 @@ class OperatorProcess(Process):
 
 @dataclass
 class Moved:
-    """An offset that an operator wrote. ``adopted`` is the time at which a member wrote it once more."""
+    """An offset that an operator wrote ``at``. ``adopted`` is the time at which a member wrote it once more."""
 
     by: OperatorProcess
     offset: int
     owner: str | None
+    at: float
     adopted: float | None = None
 
 
@@ -88,6 +89,8 @@ class OperatedObserver(Observer):
             return
         seen = self.partitions[tp]
         adopts = self.conflict == "adopt" and moved is not None and moved.adopted is None
+        if moved is not None and offset > moved.offset and self._zookeeper.silent[1] >= moved.at:
+            adopts = False  # the member adopted the offset, and its confirmation found no quorum
         if adopts and moved is not None and offset != moved.offset and not seen.back_to:
             self.broke(f"{tp}: {moved.by} set offset {moved.offset}, and a member wrote {offset} over it")
         elif moved is not None and moved.adopted is None:
@@ -110,7 +113,7 @@ class OperatedObserver(Observer):
             seen.back_to.clear()
         else:
             seen.may_go_back(0)
-        self.moved[tp] = Moved(operator, offset, seen.owner)
+        self.moved[tp] = Moved(operator, offset, seen.owner, world().now)
         self._begins_at(seen, offset)
 
     def skip(self, tp: TopicPartition, offset: int) -> None:
