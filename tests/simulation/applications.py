@@ -156,9 +156,10 @@ class StreamsApplication:
         return self.scenario.calm and not self.member.connector.paused()
 
     def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
-        """A commit that returned is there, unless the partition was lost since it was read, or sought."""
+        """A commit that returned is there, unless the partition was revoked or lost since it was read, or sought."""
         seen, consumer = self.scenario.observer.partitions[tp], self.member.consumer
         mine = seen.owner == consumer and seen.owned[consumer][0] < asked and not seen.back_to
+        mine = mine and tp in self.member.connector.assignment()  # else it waits for the next generation
         if mine and self.member.in_contact and seen.start <= offset:
             self.scenario.broken(f"commit_offsets returned, and {tp} is committed up to {seen.start}, not {offset + 1}")
 

@@ -170,6 +170,7 @@ class CommitTracker:
         differences = self._store.compare(known, deadline or Deadline(self._settings.timeout))
         for tp, offset in differences.ours.items():
             self._mark(known[tp], offset)
+            known[tp].stores_differ = self._store.in_zookeeper  # the commit ended before its write of the node
         for tp, offset in differences.theirs.items():
             known[tp].committed = known[tp].undecided = offset
             known[tp].ahead = False

@@ -94,9 +94,10 @@ def test_what_kafka_forgot_is_written_again(group: Group, dual: bool) -> None:
     assert (group.store.offsets, member.moved) == ({T0: 5}, {})
 
 
-def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
-    """The offset is found in the store, and the older offset is not written again."""
-    member = in_kafka(group)
+@pytest.mark.parametrize(("dual", "nodes"), [(False, {}), (True, {0: 8})])
+def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group, dual: bool, nodes: dict[int, int]) -> None:
+    """The offset is found in the store, the older one is not written again, and the node gets the new one."""
+    member = Stepped(group.owned(dual=dual, expires=True), group, interval=0.0)
     position = member.begin(T0, 5)
 
     def lost() -> None:
@@ -106,7 +107,9 @@ def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
     position.consumed = 8
     group.store.trouble = steps(lambda: None, lost)  # what is stored is looked at first
     member.step()
+    member.step()
     assert (group.store.offsets, member.moved, position.stored.committed) == ({T0: 8}, {}, 8)
+    assert group.nodes == nodes
 
 
 def steps(*actions: Callable[[], None]) -> Callable[[], None]:
