@@ -1,0 +1,1 @@
+"""The documentation site: its configuration, and what it needs beside the pages."""

@@ -1,0 +1,19 @@
+"""Shows Sphinx's roles in docstrings, as in :class:`~zkconsumer.errors.ZkConsumerError`, as code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+_ROLE = re.compile(r":(?:class|meth|func|mod|attr|data|exc|obj):`~?(?:[\w.]+\.)?(\w+)`")
+
+
+class Roles(griffe.Extension):
+    """The extension that griffe calls for each object that it has read."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Change the docstring of an object."""
+        if obj.docstring is not None:
+            obj.docstring.value = _ROLE.sub(r"``\1``", obj.docstring.value)
