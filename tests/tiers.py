@@ -29,9 +29,9 @@ class Tier(IntEnum):
     STANDARD = 2
     """For every change, 9 minutes: whole members, and each of ZooKeeper, Kafka, the original, Spark and Docker."""
     ALL = 3
-    """Before a merge, 19 minutes: every kind of server, peer and database, and a sample of the interrupts."""
+    """Before a merge, 15 minutes: every kind of server, peer and database, and a sample of the interrupts."""
     CI = 4
-    """In CI, 27 minutes: everything but the campaigns, so also crashes and installations of Spark, and all peers."""
+    """In CI, 23 minutes: everything but the campaigns, so also crashes and installations of Spark, and all peers."""
     CAMPAIGNS = 5
     """Before a release, and after a change of what they try: samples of campaigns, other Pythons and PySparks."""
 
