@@ -115,8 +115,9 @@ class EveryCall(StreamsApplication):
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
-            for one in self._last.get(stream, ()):
-                seen = self.scenario.observer.partitions[TopicPartition(one.topic, one.partition)]
+            lowest = {TopicPartition(one.topic, one.partition): one for one in reversed(self._last.get(stream, ()))}
+            for tp, one in lowest.items():
+                seen = self.scenario.observer.partitions[tp]
                 if seen.start > one.offset:  # it was committed in hand, and may come again all the same
                     seen.may_go_back(one.offset)
             if world.random.random() < 0.3:  # what did not arrive is not counted

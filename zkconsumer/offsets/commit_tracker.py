@@ -368,7 +368,7 @@ class CommitTracker:
             elif committed is not None:
                 if counting or consumed in caller_held:  # nothing to write, but what is in hand counts from now on
                     found.note_ahead(committed)
-                if found.stores_differ:
+                if found.must_write:
                     changed[position.tp] = committed
         return changed, points
 

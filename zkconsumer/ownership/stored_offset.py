@@ -85,7 +85,7 @@ class StoredOffset:
     * ``node``, ``notes`` and ``elsewhere``: what each store knows; ``notes`` is None until they are read
     * ``written``, ``tried``: when the offset was last written, and when a commit was last tried (monotonic seconds)
     * ``ahead``: a commit of this position counted a message that is still in the user's hands
-    * ``stores_differ``: its stores do not agree: the next commit writes it, changed or not
+    * ``stores_differ``: its stores do not agree; see :attr:`must_write`
     * ``undecided``: the offset that another client wrote elsewhere, until the group thread decides about it
     * ``seeks``: the time limits of seeks. Until all are over nothing is committed, or a seek could be undone
     """
@@ -130,14 +130,22 @@ class StoredOffset:
         """The pointers to messages as last read or written."""
         return {} if self.notes is None else self.notes.pointers
 
+    @property
+    def must_write(self) -> bool:
+        """Whether the next commit writes an unchanged offset, too: a store may have another one.
+
+        A write whose answer was lost may have landed, for instance that of a seek back.
+        """
+        return self.stores_differ or bool(self.node.unanswered) or self.elsewhere.doubtful is not None
+
     def is_due(self, *, counting_held: bool) -> bool:
         """Return whether there is anything to commit; ``counting_held`` as for :meth:`due_offset`."""
         ledger = self.position.ledger
         if self.undecided is not None or self.committed is None:
             return False
         if ledger is not None:
-            return ledger.dirty or self.stores_differ or ledger.base != self.committed
-        return self.stores_differ or self.due_offset(counting_held=counting_held) is not None
+            return ledger.dirty or self.must_write or ledger.base != self.committed
+        return self.must_write or self.due_offset(counting_held=counting_held) is not None
 
     @property
     def cost(self) -> int:
@@ -152,7 +160,7 @@ class StoredOffset:
         """
         ledger = self.position.ledger
         assert ledger is not None
-        if not (always or ledger.dirty or self.stores_differ or ledger.base != self.committed):
+        if not (always or ledger.dirty or self.must_write or ledger.base != self.committed):
             return None
         point = ledger.point(pointers=self.may_park)
         return replace(point, note=replace(point.note, by_key=by_key))

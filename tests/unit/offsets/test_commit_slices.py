@@ -201,3 +201,21 @@ def test_an_unanswered_plain_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(member.session, "transact", once)
     with pytest.raises(OffsetCommitError, match="ZooKeeper did not answer in time"):
         member.commit()
+
+
+def test_an_offset_is_written_if_the_one_between_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seek back was stored, and its answer lost. The commit of the offset before the seek was taken for unchanged."""
+    server = Server(FakeZooKeeper(), PARTITIONS)
+    member = Member(server, balanced=False)
+    (position,) = member.claim(PARTITIONS[0])
+    position.consumed = 105
+    member.commit()
+    position.consumed = 103
+    with monkeypatch.context() as patched:
+        transact, lost = member.session.transact, Mock(side_effect=RegistryUnavailableError("no answer"))
+        patched.setattr(member.session, "transact", lambda *given: lost(transact(*given)))
+        with pytest.raises(RegistryError):
+            member.commit()
+    position.consumed = 105
+    member.commit()
+    assert server.offset(PARTITIONS[0]) == 105
