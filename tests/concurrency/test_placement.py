@@ -225,7 +225,7 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
     for _ in range(PAUSE_LOOKS + LOOKS + 3):
         for member in members:
             for position in member.owned.values():
-                rate = 100 if before[position.partition] == "g_a-0" else 1
+                rate = 100 if before[position.tp.partition] == "g_a-0" else 1
                 position.cursor.log_end = position.consumed = max(0, position.cursor.log_end) + 60 * rate
             member.events.put(LookAgain("a reconciliation"))
         time_passes(60.0, [])

@@ -88,7 +88,7 @@ def test_offset_note_and_owner_are_of_one_transaction(zookeeper: Served) -> None
     assert owner is not None
     assert offset.mzxid == note.mzxid == owner.mzxid
     assert read(position, range(100, 110)) == [100, 103, 104, 106, 107, 108, 109]
-    assert dict(position.known_pointers) == {102: Pointer(102)}
+    assert dict(position.ledger_start.pointers) == {102: Pointer(102)}
     ledger_of(position).finish([100])
     two.release(position)
     assert server.offset() == 103
@@ -119,7 +119,7 @@ def test_delete_group_of_the_old_tools_takes_all_and_begins_anew(zookeeper: Serv
     server = Server(zookeeper, offset=None)
     one = Member(server)
     (position,) = one.claim()
-    assert (position.consumed, position.known_note, dict(position.known_pointers)) == (None, None, {})
+    assert (position.consumed, position.ledger_start.note, dict(position.ledger_start.pointers)) == (None, None, {})
     position.begin(0)
     position.ledger = MessageLedger(position, 0)
     assert read(position, range(10)) == list(range(10))
@@ -146,6 +146,6 @@ def test_two_hundred_partitions_and_a_large_note_are_written(zookeeper: Served) 
     assert 30_000 < node.length < NOTE_BYTES
     one.session.close(Deadline(scaled(5)))
     again = Member(server).claim(*partitions)
-    known = {position.tp: position.known_note for position in again}
+    known = {position.tp: position.ledger_start.note for position in again}
     assert known[partitions[0]] == FinishedNote(100, (Finished(100, 1_000_100, large),))
     assert all(known.values())

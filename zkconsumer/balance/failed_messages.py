@@ -175,9 +175,6 @@ class FailedMessages:
 
 
 def _with_place(error: BaseException, work: ReadWork) -> BaseException:
-    position = work.partition.position
-    error.add_note(
-        f"raised by the handler of {position.topic}-{position.partition} at offset {work.offset}; this message is not"
-        " committed"
-    )
+    place = f"{work.partition.position.tp} at offset {work.offset}"
+    error.add_note(f"raised by the handler of {place}; this message is not committed")
     return error

@@ -224,12 +224,12 @@ class OpenPartition:
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk that is to be read."""
-        position = self.position
-        if not position.log_end_compared and position.cursor.first_log_end >= 0:
+        begins, log_end = self.position.ledger_start, self.position.cursor.first_log_end
+        if not begins.log_end_compared and log_end >= 0:
             # A log that was cut short and grows again gets other messages at the offsets of the note. A later run
             # compares nothing: what was finished meanwhile lies behind the first end.
-            position.log_end_compared = True
-            self.ledger.forget_from(position.cursor.first_log_end)
+            begins.log_end_compared = True
+            self.ledger.forget_from(log_end)
         self.reading.chunks.append(chunk)
 
     def note_pointers(self) -> None:
@@ -237,7 +237,7 @@ class OpenPartition:
         for pointer in self.ledger.pointers.values():
             if pointer.key and pointer.kind is PointerKind.PARKED:
                 self.parked.add(pointer.key)
-        note = self.position.known_note
+        note = self.position.ledger_start.note
         if note is not None and note.attempts:
             self.reading.attempts_to = max(note.attempts) + 1
 
@@ -268,13 +268,13 @@ def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool)
 
     Arguments: ``lending`` makes it; ``jumps``: the partition goes on at another place of its log.
     """
-    former = position.ledger
+    former, begins = position.ledger, position.ledger_start
     if former is not None:
-        position.known_pointers = former.stored_pointers
+        begins.pointers = former.stored_pointers
     if jumps:
-        position.ledger = position.known_note = former = None
+        position.ledger = begins.note = former = None
     elif former is not None:
-        position.known_note = former.point(pointers=False).note
+        begins.note = former.point(pointers=False).note
     made = lending.ledger_of(position)
     position.full = made is None
     if made is None:

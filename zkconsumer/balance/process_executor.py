@@ -448,7 +448,7 @@ def _end_all() -> None:
 atexit.register(_end_all)  # it runs before that of multiprocessing, which was imported before
 
 
-_place_of = attrgetter("ledger.position.topic", "ledger.position.partition", "offset")
+_place_of = attrgetter("ledger.position.tp.topic", "ledger.position.tp.partition", "offset")
 
 
 def _place(work: Work) -> Place:

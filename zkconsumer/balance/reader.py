@@ -266,9 +266,10 @@ class Reader:
             again = True
         elif position.ledger is None or jumps:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
-            pointers = position.ledger.stored_pointers if position.ledger is not None else position.known_pointers
-            note = kept if jumps else position.known_note
-            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=InterruptibleLock())
+            begins, base = position.ledger_start, position.consumed or 0
+            pointers = begins.pointers if position.ledger is None else position.ledger.stored_pointers
+            note = kept if jumps else begins.note
+            position.ledger = MessageLedger(position, base, note, pointers, lock=InterruptibleLock())
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None
@@ -449,7 +450,7 @@ class Reader:
         position, chunks, former = partition.position, reading.chunks, partition.ledger
         reading.chunks = type(chunks)()
         offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), reading.at)
-        reading.cut = position.cut = offset
+        reading.cut = position.ledger_start.cut = offset
         if not partition.own:
             position.revoked = True  # its loan begins anew, see BorrowedPartition.obey
             return

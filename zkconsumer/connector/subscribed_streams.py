@@ -209,7 +209,7 @@ class Subscription:
         """
         leaving = frozenset([topics] if isinstance(topics, str) else topics)
         member, run, works = self._lifecycle.live(), self._lifecycle.running, self._works_in_hand()
-        done = [work for work in works if work.ledger.position.topic in leaving]
+        done = [work for work in works if work.ledger.position.tp.topic in leaving]
 
         def finish() -> None:
             if done and isinstance(run, BalancedRun):

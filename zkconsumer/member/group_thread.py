@@ -85,7 +85,7 @@ class SubscriptionChanges:
 
     def holds(self, position: PartitionPosition) -> bool:
         """Return whether a caller that leaves the topic of this position held its message, which thus is finished."""
-        return any(position.topic in change.leaving and change.holds(position) for change in self._begun)
+        return any(position.tp.topic in change.leaving and change.holds(position) for change in self._begun)
 
     @property
     def held(self) -> Held:
@@ -94,7 +94,7 @@ class SubscriptionChanges:
             position: offsets
             for change in self._begun
             for position, offsets in change.held.items()
-            if position.topic in change.leaving
+            if position.tp.topic in change.leaving
         }
 
     def fail(self, error: Exception) -> None:

@@ -71,7 +71,7 @@ def by_topic(positions: Iterable[PartitionPosition]) -> dict[str, frozenset[int]
     """Return the partitions of these in the form of a listener's argument."""
     found: dict[str, set[int]] = {}
     for position in positions:
-        found.setdefault(position.topic, set()).add(position.partition)
+        found.setdefault(position.tp.topic, set()).add(position.tp.partition)
     return {topic: frozenset(numbers) for topic, numbers in sorted(found.items())}
 
 

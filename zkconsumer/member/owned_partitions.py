@@ -62,7 +62,7 @@ class OwnedPartitions:
         position = PartitionPosition(tp, thread, self._start_in(known))
         if known.acks is not None:
             _take_pointers(position, known)
-            position.known_note = None if position.consumed is None else known.acks.note
+            position.ledger_start.note = None if position.consumed is None else known.acks.note
         return position
 
     def _start_in(self, known: KnownOffset) -> int | None:
@@ -143,7 +143,7 @@ class OwnedPartitions:
             return False
         new = PartitionPosition(tp, old.thread, stored=old.stored)
         # the committer knows what was stored since, and tells the ledger
-        new.known_pointers = old.known_pointers if old.ledger is None else old.ledger.stored_pointers
+        new.ledger_start.pointers = old.ledger_start.pointers if old.ledger is None else old.ledger.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
         self.commits.succeed(old, new)
@@ -288,5 +288,5 @@ def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:
     """
     acks = known.acks
     if acks is not None:
-        position.known_pointers = acks.pointers
+        position.ledger_start.pointers = acks.pointers
         position.stored.notes = acks.stored()

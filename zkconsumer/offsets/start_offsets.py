@@ -139,7 +139,7 @@ class StartOffsets:
             start = starts[position.tp]
             # before the start itself: whoever begins there looks at it
             note = self._store.start_note(position.tp, start.offset)
-            position.known_note = None if note is None else note.for_slots(by_key=self._by_key())
+            position.ledger_start.note = None if note is None else note.for_slots(by_key=self._by_key())
             if not start.stores_agree:
                 self._differ(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset

@@ -188,12 +188,14 @@ class MessageLedger:
             return True
 
     def lose_cut(self, now_ms: int) -> int:
-        """Make lost dead letters of the pointers to a log that is another one now, from ``position.cut`` on.
+        """Make lost dead letters of the pointers to a log that is another one now, from the cut of
+        ``position.ledger_start`` on.
 
         Its messages of the same offsets are read then. There may be more dead letters than a partition may have:
         otherwise another message would be handled in place of a lost one. Returns how many were lost.
         """
-        start, self.position.cut = self.position.cut, -1
+        begins = self.position.ledger_start
+        start, begins.cut = begins.cut, -1
         if start < 0:
             return 0
         with self._lock:

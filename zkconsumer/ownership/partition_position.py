@@ -10,12 +10,13 @@ Threads: each field has one usual writer. The first four take no lock:
 * the committer: ``stored``, see :mod:`zkconsumer.ownership.stored_offset`
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
 * under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
+* the reader of a balanced run: ``ledger``, ``full``, and ``ledger_start`` once the start offset is known
 
 The exceptions:
 
 * The group thread sets ``consumed``, ``cursor.fetched`` and ``stored.committed`` at the start
   (:meth:`PartitionPosition.begin`, :meth:`PartitionPosition.start_at`). No message of the position is queued before
-  that.
+  that. It sets ``ledger_start`` before that, and the committer does where another store has the start.
 * A thread that closes the connector finishes or puts down its own message: it writes ``consumed`` and ``held_until``.
 * A streaming query has no reader: its own threads write ``consumed`` when a batch ends.
 
@@ -32,6 +33,7 @@ it in a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.core.finished_note import FinishedNote
@@ -44,7 +46,22 @@ from zkconsumer.ownership.stored_offset import StoredOffset
 if TYPE_CHECKING:
     from zkconsumer.ownership.message_ledger import MessageLedger
 
-__all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "PartitionPosition"]
+__all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "LedgerStart", "PartitionPosition"]
+
+
+@dataclass(slots=True, eq=False)
+class LedgerStart:
+    """What the next ledger of a position begins with, where messages are finished in any order.
+
+    * ``note`` and ``pointers``: what the store, or an earlier ledger, told of messages beyond the start
+    * ``log_end_compared``: whether ``note`` was compared with ``cursor.first_log_end``, which is done once
+    * ``cut``: the offset from which the log is another one than that of ``pointers``; -1 if it is not
+    """
+
+    note: FinishedNote | None = None
+    pointers: Mapping[int, Pointer] = field(default_factory=dict)
+    log_end_compared: bool = False
+    cut: int = -1
 
 
 class PartitionPosition(HandOutMarks):
@@ -58,14 +75,12 @@ class PartitionPosition(HandOutMarks):
     * ``batch_until``: the end of the rows in the user's hands, if these are several messages (columns); otherwise never
       greater than ``consumed``
     * ``stored``: the committed offset and all else that is stored of the ownership
-    * ``log_end_compared``: whether ``known_note`` was compared with ``cursor.first_log_end``, which is done once
     * ``from_start``: true if the topic was created anew, so that nothing of its log has been read
     * ``paused``: true while the application wants no messages of the partition
     * ``halted``: true if the partition is revoked or paused; the hand-out path looks at this
     * ``successor``: the position at which the same stream goes on with the partition, if it does
     * ``ledger``: the messages of the partition, where they are finished in any order; ``consumed`` is its base then
-    * ``known_note`` and ``known_pointers``: what the store told of messages beyond the start, for the ledger
-    * ``cut``: the offset from which the log is another one than that of ``known_pointers``; -1 if it is not
+    * ``ledger_start``: what the next ledger begins with
     * ``full``: true while the reader has enough messages of the partition, so that no more are fetched
     """
 
@@ -73,19 +88,14 @@ class PartitionPosition(HandOutMarks):
         "_revoked",
         "batch_until",
         "cursor",
-        "cut",
         "from_start",
         "full",
-        "known_note",
-        "known_pointers",
         "ledger",
-        "log_end_compared",
-        "partition",
+        "ledger_start",
         "paused",
         "stored",
         "successor",
         "thread",
-        "topic",
         "tp",
     )
 
@@ -94,21 +104,16 @@ class PartitionPosition(HandOutMarks):
     ) -> None:
         super().__init__(start)
         self.tp = tp
-        self.topic = tp.topic
-        self.partition = tp.partition
         self.thread = thread
         self.cursor = FetchCursor(self, start)
         self.stored = StoredOffset(self, start) if stored is None else stored
         self.batch_until = NOTHING_HELD
-        self.log_end_compared = False
         self.from_start = False
         self._revoked = False
         self.paused = False
         self.successor: PartitionPosition | None = None
         self.ledger: MessageLedger | None = None
-        self.known_note: FinishedNote | None = None
-        self.known_pointers: Mapping[int, Pointer] = {}
-        self.cut = -1
+        self.ledger_start = LedgerStart()
         self.full = False
 
     @property

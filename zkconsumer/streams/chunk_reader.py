@@ -213,12 +213,12 @@ class ChunkReader:
         messages = max(0, end - first)
         if chunk.messages is not None:  # a compacted chunk has fewer messages than offsets
             messages = chunk.messages if closing and first == chunk.fetch_offset else min(messages, chunk.messages)
-        self._count(chunk.position.topic, messages, chunk.size if closing else 0)
+        self._count(chunk.position.tp.topic, messages, chunk.size if closing else 0)
         self._current, self._counted_to = chunk, end
 
     def count_bytes(self, chunk: Chunk) -> None:
         """Count the bytes of a chunk that is dropped before it counts as finished."""
-        self._count(chunk.position.topic, 0, chunk.size)
+        self._count(chunk.position.tp.topic, 0, chunk.size)
 
     def left_to_parent(self, error: Exception) -> None:
         """Read nothing any more, in a forked process."""

@@ -61,7 +61,7 @@ class MemberStreams:
         """Return the stream that hands out this partition."""
         number = int(position.thread[len(self._consumer) + 1 :])
         streams = self._streams
-        return streams[position.topic, number] if (position.topic, number) in streams else streams[ANY_TOPIC, number]
+        return streams.get((position.tp.topic, number)) or streams[ANY_TOPIC, number]
 
     # ---- who reads ----
 

@@ -84,7 +84,7 @@ class PartitionsEnd:
     def left(self, ahead: Mapping[PartitionPosition, int]) -> int:
         """Return the number of offsets that are left."""
         deleted = {topic for topic, _ in self.end.ends if self.unknown_for(topic) >= DELETED_AFTER}
-        positions = [one for one in self.positions if one.topic not in deleted]
+        positions = [one for one in self.positions if one.tp.topic not in deleted]
         reached = {one: max(one.consumed or 0, ahead.get(one, -1)) for one in positions}
         return sum(max(0, self.limit(one.tp) - offset) for one, offset in reached.items())
 

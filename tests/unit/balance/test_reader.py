@@ -149,7 +149,7 @@ def test_a_jump_back_keeps_what_is_unfinished_before_it(world: World) -> None:
 
 
 def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
-    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+    world.position.ledger_start.pointers = {1: Pointer(1), 3: Pointer(3)}
     world.deliver(0, 6)
     world.finish(world.take())
     world.queue.jump(world.position, 2)
@@ -173,14 +173,14 @@ class LendsLater:
     def ledger_of(self, position: PartitionPosition) -> SharedLedger | None:
         if not self.known:
             return None
-        return SharedLedger(position, position.consumed or 0, None, position.known_pointers)
+        return SharedLedger(position, position.consumed or 0, None, position.ledger_start.pointers)
 
 
 def test_an_old_pointer_hides_no_message_where_slots_are_lent() -> None:
     """The ledger of the new log is made later, once it is known what is lent."""
     lends = LendsLater()
     world = World(lending=lends)
-    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+    world.position.ledger_start.pointers = {1: Pointer(1), 3: Pointer(3)}
     for jump in (False, True):
         if jump:
             world.queue.jump(world.position, 2)
@@ -225,7 +225,7 @@ def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
 
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
     """The log was cut short, and has new messages where the note tells of finished ones."""
-    world.position.known_note = FinishedNote(0, (Finished(0, 9, (1,)),))
+    world.position.ledger_start.note = FinishedNote(0, (Finished(0, 9, (1,)),))
     world.position.cursor.first_log_end, world.position.cursor.log_end = 3, 6
     world.deliver(0, 3)
     world.deliver(3, 3)
@@ -233,14 +233,14 @@ def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
 
 
 def test_a_note_leaves_out_what_is_finished(world: World) -> None:
-    world.position.known_note = FinishedNote(0, (Finished(0, 5, (0, 3)),), {3: Attempts(2, 99)})
+    world.position.ledger_start.note = FinishedNote(0, (Finished(0, 5, (0, 3)),), {3: Attempts(2, 99)})
     world.deliver(0, 6)
     works = world.take()
     assert [(work.offset, work.attempts, work.first_ms) for work in works] == [(0, 0, 0), (3, 2, 99), (5, 0, 0)]
 
 
 def test_a_parked_message_is_left_to_its_pointer(world: World) -> None:
-    world.position.known_pointers = {1: Pointer(1)}
+    world.position.ledger_start.pointers = {1: Pointer(1)}
     world.deliver(0, 3)
     assert world.offsets() == [0, 2]
 

@@ -340,7 +340,7 @@ def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bo
     if claimed_before:
         world.sharing.step()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
-    position.known_note = FinishedNote(0)
+    position.ledger_start.note = FinishedNote(0)
     world.reader.meanwhile = lambda: world.finish(works)
     assert world.lent.ledger_of(position) is None
     world.sharing.step()
@@ -416,7 +416,7 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
     world.finish(works)
     for _ in range(3):
         lend(2, rest, first)
-    partition.reading.cut = partition.position.cut = 4
+    partition.reading.cut = partition.position.ledger_start.cut = 4
     partition.position.revoked = True
     world.sharing.step()
     lend(3, ALL_SLOTS)
@@ -437,7 +437,7 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
     in_hand = slots_in_hand([works[0].partition])
     loan = world.store.sight.mine[TP]
     position = PartitionPosition(TP, ThreadId("b-0"), 0)
-    position.known_note = FinishedNote(0)
+    position.ledger_start.note = FinishedNote(0)
     world.become_owner(position, loan, ["c"])
     for _ in range(4):
         world.sharing.step()
@@ -452,7 +452,7 @@ def test_a_new_owner_keeps_a_loan_that_it_has_in_hand() -> None:
     works = world.take()
     loan = world.store.sight.mine[TP]
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
-    position.known_note = FinishedNote(0)
+    position.ledger_start.note = FinishedNote(0)
     world.group(())
     world.store.sight = replace(world.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
     assert world.lent.ledger_of(position) is None
@@ -478,7 +478,7 @@ def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.Monke
     world.store.sight = GroupSight({"b": 30}, mine={TP: seen})
     world.sharing.step()
     position = PartitionPosition(TP, ThreadId("b-0"), 0)
-    position.known_note = FinishedNote(0)
+    position.ledger_start.note = FinishedNote(0)
     monkeypatch.setattr(world.store, "delete", lambda *_, **__: None)
     world.own[TP] = position
     world.store.sight = GroupSight(

@@ -254,12 +254,12 @@ def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
     full = {n: Pointer(n, PointerKind.DEAD) for n in range(MOST_POINTERS)}
     parked = {n: Pointer(n, reason="no") for n in range(MOST_POINTERS, 2 * MOST_POINTERS)}
     owner = ledger(5, pointers=full | parked)
-    owner.position.cut = 5
+    owner.position.ledger_start.cut = 5
     assert owner.lose_cut(7_000) == 2 * MOST_POINTERS - 5
     lost = [one for one in owner.pointers.values() if one.lost_ms]
     assert {one.kind for one in lost} == {PointerKind.DEAD}
     assert lost[-1].reason.endswith("its log was truncated, or its topic was made anew; it was parked: no")
-    assert (owner.position.cut, owner.lose_cut(8_000)) == (-1, 0)
+    assert (owner.position.ledger_start.cut, owner.lose_cut(8_000)) == (-1, 0)
     assert owner.wants(1500, 0)
     owner.read([5, 1500], 1501)
     owner.finish([5, 1500])

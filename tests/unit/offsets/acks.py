@@ -119,11 +119,11 @@ class Member:
     def own(self, tp: TopicPartition, known: KnownOffset) -> PartitionPosition:
         position = PartitionPosition(tp, ThreadId("g_c-0"), None if self.store.asks else known.offset)
         self.tracker.track([(position, known)])
-        position.known_pointers = {} if known.acks is None else known.acks.pointers
+        begins = position.ledger_start
+        begins.pointers = {} if known.acks is None else known.acks.pointers
         if known.acks is not None and position.consumed is not None:
-            position.known_note = known.acks.note
-            ledger = MessageLedger(position, position.consumed, position.known_note, position.known_pointers)
-            position.ledger = ledger
+            begins.note = known.acks.note
+            position.ledger = MessageLedger(position, position.consumed, begins.note, begins.pointers)
         return position
 
     def commit(self) -> None:
@@ -176,4 +176,4 @@ def start(member: Member, position: PartitionPosition) -> None:
     member.tracker.starts.find([position], found.update, 1)
     offset = present(found[position])
     position.begin(offset)
-    position.ledger = MessageLedger(position, offset, position.known_note, position.known_pointers)
+    position.ledger = MessageLedger(position, offset, position.ledger_start.note, position.ledger_start.pointers)

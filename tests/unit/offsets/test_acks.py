@@ -244,8 +244,8 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     assert ledger.stored_pointers == {100: Pointer(100)}
     sought = PartitionPosition(TP, position.thread, 100, position.stored)
     one.tracker.succeed(position, sought)
-    assert (sought.known_pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
-    sought.ledger = MessageLedger(sought, 100, pointers=sought.known_pointers)
+    assert (sought.ledger_start.pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
+    sought.ledger = MessageLedger(sought, 100, pointers=sought.ledger_start.pointers)
     assert read(sought, range(100, 110)) == list(range(101, 110))
     sought.ledger.finish([101])
     one.commit()
@@ -273,8 +273,8 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     other = Member(server)
     other.cache.nodes([topic], soon())
     (again,) = other.claim()
-    assert (again.consumed, again.known_note) == (100 if written_since else 0, None)
-    assert dict(again.known_pointers) == server.pointers()
+    assert (again.consumed, again.ledger_start.note) == (100 if written_since else 0, None)
+    assert dict(again.ledger_start.pointers) == server.pointers()
     first, second = server.pointers().values()
     assert (first.offset, first.kind, first.attempts) == (100, PointerKind.DEAD, 3)
     assert first.reason == "no longer in the log: its topic was deleted and made anew"

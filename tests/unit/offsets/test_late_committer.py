@@ -44,7 +44,8 @@ class LateCommitter:
     def open(self) -> None:
         """Have the reader open the partition, as it does with the first chunk."""
         position = self.owned.positions[TP]
-        position.ledger = MessageLedger(position, position.consumed or 0, position.known_note, position.known_pointers)
+        begins = position.ledger_start
+        position.ledger = MessageLedger(position, position.consumed or 0, begins.note, begins.pointers)
 
     def writes_of_a_commit(self) -> int:
         before = self._version()

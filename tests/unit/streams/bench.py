@@ -111,7 +111,7 @@ class Several:
 
     @property
     def held(self) -> list[int]:
-        return [where.partition for where in self.positions if where.held]
+        return [where.tp.partition for where in self.positions if where.held]
 
     @property
     def finished(self) -> list[int | None]:

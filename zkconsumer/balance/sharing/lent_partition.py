@@ -55,12 +55,12 @@ class LentPartition:
     @classmethod
     def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
         """Begin a stay: take over the loans of an earlier owner."""
-        start, note = position.consumed or 0, position.known_note
-        view = replace(view, pinned=parked_slots(position.known_pointers.values()))
+        start, note, pointers = position.consumed or 0, position.ledger_start.note, position.ledger_start.pointers
+        view = replace(view, pinned=parked_slots(pointers.values()))
         beginning = lender.begin(start, note, view)
         pieces = (*(note.finished if note is not None else ()), *beginning.known)
         known = FinishedNote(start, pieces, {} if note is None else note.attempts)
-        ledger = SharedLedger(position, start, known, position.known_pointers, beginning.slots, InterruptibleLock())
+        ledger = SharedLedger(position, start, known, pointers, beginning.slots, InterruptibleLock())
         ledger.begin(beginning, dict(lender.lent))
         return cls(position, lender, ledger)
 
