@@ -12,13 +12,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.balance_state import BalanceState, RunSummary
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.outcomes import PENDING, Later, Reject
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.health import Health
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal

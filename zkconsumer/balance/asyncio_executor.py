@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.balance.handler_check import Handler, check_coroutine_handler
-from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.loop_bridge import LoopBridge
-from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, answered
+from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, answered, outcome_of, outcomes_of
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
 from zkconsumer.runtime.deadline import Deadline

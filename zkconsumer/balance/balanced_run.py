@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.balance_state import BalanceState, RunEnd, RunSummary
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.dispatcher import ENOUGH, Dispatcher
@@ -26,7 +26,6 @@ from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_state import RunParts, run_problems, run_state
-from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor

@@ -19,8 +19,7 @@ from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failed_messages import FailedMessages, RunRules
 from zkconsumer.balance.open_partition import HELD, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
-from zkconsumer.balance.pointer_works import PointerWorks
-from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key

@@ -30,7 +30,7 @@ from zkconsumer.balance.handler_check import (
 )
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.balance.worker_link import Frame, WorkerLink
+from zkconsumer.balance.worker_link import CrashSuspects, Frame, Place, WorkerLink, WorkerTrip
 from zkconsumer.balance.worker_process import (
     OVER,
     READY,
@@ -40,7 +40,6 @@ from zkconsumer.balance.worker_process import (
     WorkerSetup,
     received_error,
 )
-from zkconsumer.balance.worker_trip import CrashSuspects, Place, WorkerTrip
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock

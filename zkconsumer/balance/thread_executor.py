@@ -14,8 +14,7 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.balance.batch_size import SECONDS, BatchSize
-from zkconsumer.balance.handler_results import outcome_of, outcomes_of
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered, outcome_of, outcomes_of
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.runtime.deadline import Deadline
 

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.forked_child import ends_forked_child
-from zkconsumer.balance.handler_results import outcome_of, outcomes_of
-from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
+from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending, outcome_of, outcomes_of
 from zkconsumer.errors import HandlerEndedRunError, HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set import batches

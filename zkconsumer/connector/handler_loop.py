@@ -18,11 +18,11 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from zkconsumer.balance.balance_state import RunEnd, RunSummary
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
-from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
 from zkconsumer.balance.waiting_messages import Order, kept_order

@@ -18,13 +18,12 @@ from threading import get_native_id
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.balance_state import BalanceState, RunSummary
 from zkconsumer.balance.balanced_run import BalancedOptions
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_options
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.balance.until import checked_end
 from zkconsumer.balance.waiting_messages import order_named
 from zkconsumer.balance.work import Executor

@@ -12,8 +12,7 @@ import pytest
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.balance.handler_check import check_handler
-from zkconsumer.balance.handler_results import outcome_of, outcomes_of
-from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
+from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject, outcome_of, outcomes_of
 
 
 def none() -> None: ...

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
-from zkconsumer.balance.pointer_works import PointerWorks
+from zkconsumer.balance.read_work import PointerWorks
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.errors import BrokerUnavailableError

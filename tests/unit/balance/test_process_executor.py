@@ -18,7 +18,7 @@ from tests.unit.balance.work_list import WorkList, new_works
 from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
-from zkconsumer.balance.worker_trip import MOST_SUSPECTS, CrashSuspects, Place
+from zkconsumer.balance.worker_link import MOST_SUSPECTS, CrashSuspects, Place
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 

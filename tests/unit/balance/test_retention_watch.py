@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.balance.retention_watch import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
+from zkconsumer.balance.pointer_reader import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
 from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
@@ -62,7 +62,7 @@ class Fixture:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
         self.ledger = MessageLedger(position, 100, pointers={p.offset: p for p in pointers})
         self.partition: Any = SimpleNamespace(position=position, ledger=self.ledger, own=True)
-        self.watch = RetentionWatch(self)
+        self.watch = RetentionWatch(cast(Any, self))
 
     def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
         self.asked += 1

@@ -7,9 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.balance.work_list import new_works
-from zkconsumer.balance.worker_link import ChunkCache
+from zkconsumer.balance.worker_link import ChunkCache, WorkerTrip
 from zkconsumer.balance.worker_process import SentChunk
-from zkconsumer.balance.worker_trip import WorkerTrip
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.stream_queue import Chunk
