@@ -36,7 +36,6 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import QueueBudget
 from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.streams.stream_queue import nothing_came
@@ -84,7 +83,7 @@ class MemberAccess:
 
     ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
     does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
-    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages; ``stores``: a timer stores results.
+    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages; ``limits`` without the run's end.
     """
 
     consumer: ConsumerId
@@ -94,8 +93,7 @@ class MemberAccess:
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
     gate: HandOutGate
-    budget: QueueBudget
-    window: int
+    limits: ReadLimits
     parks: bool
     timeout: float | None
     closing: Callable[[], bool]
@@ -103,7 +101,6 @@ class MemberAccess:
     shut_down: Callable[[], None]
     sharing: SharingAccess | None = None
     handler_timeout: float | None = None
-    stores: bool = True
 
 
 class BalancedRun:
@@ -143,9 +140,7 @@ class BalancedRun:
 
     def _reader(self, options: BalancedOptions, lending: Lending | None) -> Reader:
         member, executor = self._member, self.executor
-        limits = ReadLimits(member.window, member.budget, member.stores)
-        if options.until is not None:
-            limits = limits._replace(end=options.until.limit)
+        limits = member.limits if options.until is None else member.limits._replace(end=options.until.limit)
         idle = [self.dead_letters.tend]
         if isinstance(executor, ThreadExecutor):
             idle.append(executor.reclaim)

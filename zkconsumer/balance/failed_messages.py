@@ -90,7 +90,7 @@ class FailedMessages:
             return None
         if failure and self._limit_reached(work, failure):
             made = work.again()
-            made.not_before, made.failure = partition.retry_at, failure
+            made.not_before, made.failure = partition.outcomes.retry_at, failure
             return made
         try:
             decision = self._decided(work, outcome)
@@ -99,7 +99,7 @@ class FailedMessages:
             return work.again()
         given_up = decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after
         if given_up and not partition.own:
-            partition.shared.refused |= 1 << work.slot  # only the owner parks messages and buries them
+            partition.borrowed.refused |= 1 << work.slot  # only the owner parks messages and buries them
             return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
@@ -131,8 +131,8 @@ class FailedMessages:
         why = partition.outcomes.reached(limit) if limit is not None else ""
         if not why:
             return False
-        if not partition.retry_at:
-            partition.retry_at = monotonic() + TRY_AGAIN
+        if not partition.outcomes.retry_at:
+            partition.outcomes.retry_at = monotonic() + TRY_AGAIN
         partition.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
         if partition.outcomes.tell():  # once, not at every try
             log.warning(

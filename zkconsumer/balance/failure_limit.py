@@ -38,6 +38,8 @@ class FailureLimit:
 class FailureCount:
     """The last outcomes of one partition. The runs of successes and failures are kept, not each outcome.
 
+    ``retry_at`` is the time at which a partition at its limit is tried again (monotonic seconds), 0 if it is not there.
+
     Any thread: several workers settle messages of one partition at a time.
     """
 
@@ -45,6 +47,7 @@ class FailureCount:
         self._lock = InterruptibleLock()
         self._runs: deque[tuple[bool, int]] = deque(maxlen=_RUNS)
         self._tripped = self._told = False
+        self.retry_at = 0.0
 
     def succeeded(self, count: int) -> None:
         """Note attempts that did not fail."""

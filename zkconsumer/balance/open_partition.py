@@ -91,21 +91,20 @@ class ReadProgress:
 class SharedSlots:
     """The slots of a partition that come and go between members. The dispatcher's lock guards them.
 
-    * ``leaving``: the slots that go, or are elsewhere; ``refused``: those that go back to the owner because a message
-      fails
+    * ``leaving``: the slots that go, or are elsewhere
     * ``hand``: the works in hand
-    * ``lender``: the owner of a partition that is not ours; ``loan``: the connection in which the loan was seen last,
-      None if it was not yet
     """
 
     def __init__(self, leaving: int = NO_SLOTS) -> None:
         self.leaving = leaving
-        self.refused = NO_SLOTS
         self.hand: dict[Any, None] = {}
-        self.lender = ""
-        self.loan: LoanSight | None = None
         self._gaps = NO_SLOTS  # slots with a key whose earlier message was given back before later ones
         self._leavers: list[tuple[int, Callable[[], None]]] = []  # wait until nothing of their slots is in hand
+
+    @property
+    def unseen(self) -> bool:
+        """Whether they are on loan to us, by a loan that was not seen in the present connection. Any thread."""
+        return False
 
     @property
     def in_hand(self) -> int:
@@ -147,15 +146,33 @@ class SharedSlots:
         return slots, {work.offset for work in self.hand if slots >> work.slot & 1}
 
 
+class BorrowedSlots(SharedSlots):
+    """The slots that a partition's owner, the ``lender``, has lent to us.
+
+    * ``refused``: the slots that go back because a message of them fails
+    * ``loan``: the connection in which the loan was seen last, None if it was not yet
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = NO_SLOTS
+        self.lender = ""
+        self.loan: LoanSight | None = None
+
+    @property
+    def unseen(self) -> bool:
+        """See :attr:`SharedSlots.unseen`."""
+        return self.loan is None or self.loan.epoch != self.loan.lease.epoch
+
+
 class OpenPartition:
     """One stay at a partition.
 
     * ``position``, ``ledger``, ``stream``: what the messages belong to, and the stream that their chunks come through
     * ``messages``: the class of its messages; ``answers`` takes outcomes that the application tells elsewhere
-    * ``own``: whether the member owns the partition; otherwise it handles some slots of it
     * ``slots``: the slots of a partition that is shared; None for one that is not
     * ``in_hand``: number of messages that executors have
-    * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
+    * ``stopped``: why nothing of it may begin; empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
@@ -171,7 +188,6 @@ class OpenPartition:
         *,
         limit: int = NO_LIMIT,
         slots: SharedSlots | None = None,
-        own: bool = True,
     ) -> None:
         self.position = position
         self.ledger = ledger
@@ -180,15 +196,18 @@ class OpenPartition:
         self.answers = answers
         self.reading = ReadProgress(position.consumed or 0, limit)
         self.slots = slots
-        self.own = own
         self.in_hand = 0
         self.stopped = self.full_because = ""
-        self.retry_at = 0.0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: dict[Chunk, None] = {}  # a dict keeps its order
         self.outcomes = FailureCount()
+
+    @property
+    def own(self) -> bool:
+        """Whether the member owns the partition; otherwise it handles some slots of it."""
+        return not isinstance(self.slots, BorrowedSlots)
 
     def may_begin(self, slot: int) -> bool:
         """Return whether a message of a slot may begin, for all that is known of loans. Any thread.
@@ -207,13 +226,18 @@ class OpenPartition:
     @property
     def unseen_loan(self) -> bool:
         """Whether this is a loan that was not seen in the present connection. Any thread."""
-        loan = None if self.slots is None else self.slots.loan
-        return not self.own and (loan is None or loan.epoch != loan.lease.epoch)
+        return self.slots is not None and self.slots.unseen
 
     @property
     def shared(self) -> SharedSlots:
         """The slots of a partition that is shared."""
         assert self.slots is not None
+        return self.slots
+
+    @property
+    def borrowed(self) -> BorrowedSlots:
+        """The slots of a partition that another member owns."""
+        assert isinstance(self.slots, BorrowedSlots)
         return self.slots
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import (
+    BorrowedSlots,
     Lending,
     OpenPartition,
     ReadLimits,
@@ -118,8 +119,8 @@ class Reader:
         self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
     ) -> OpenPartition:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
-        limit, slots = self._limits.end(position.tp), SharedSlots()
-        partition = OpenPartition(position, ledger, stream, self._dispatcher, limit=limit, slots=slots, own=False)
+        limit, slots = self._limits.end(position.tp), BorrowedSlots()
+        partition = OpenPartition(position, ledger, stream, self._dispatcher, limit=limit, slots=slots)
         self._borrowed[position] = partition
         self._dispatcher.open(partition)
         return partition
@@ -206,8 +207,8 @@ class Reader:
             if partition.position.revoked:
                 self._drop(partition)
                 self.return_borrowed(partition.position)
-            elif partition.retry_at and monotonic() >= partition.retry_at:
-                partition.stopped, partition.retry_at = "", 0.0
+            elif partition.outcomes.retry_at and monotonic() >= partition.outcomes.retry_at:
+                partition.stopped, partition.outcomes.retry_at = "", 0.0
                 self._dispatcher.resume(partition)
             elif partition.aside and not (partition.position.halted or partition.stopped or partition.unseen_loan):
                 self._dispatcher.resume(partition)

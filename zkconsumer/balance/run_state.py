@@ -126,7 +126,7 @@ def _partition(partition: OpenPartition, running: Running, now: float) -> Partit
         kinds.count(PointerKind.DEAD),
         ledger.unnoted,
         {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
-        "" if partition.slots is None else partition.slots.lender,
+        "" if partition.own else partition.borrowed.lender,
         0 if partition.own else ledger.slots.bit_count(),
         partition.position.full,
         _stopped(partition),

@@ -23,6 +23,7 @@ from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, Member
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
+from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
 from zkconsumer.balance.waiting_messages import Order, kept_order
@@ -192,10 +193,8 @@ class HandlerLoop:
             positions=member.positions,
             wake_fetchers=member.fetching.wake,
             gate=member.parts.gate,
-            budget=member.parts.budget,
-            window=config.unfinished_max_offsets,
+            limits=ReadLimits(config.unfinished_max_offsets, member.parts.budget, config.auto_commit_enable),
             parks=not config.coordinated_by_brokers,
-            stores=config.auto_commit_enable,
             timeout=read_timeout(config),
             closing=lambda: life.end.begun,
             closed=lambda: life.end.over,

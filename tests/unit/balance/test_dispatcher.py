@@ -16,7 +16,7 @@ from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.open_partition import LoanSight, OpenPartition, SharedSlots
+from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
@@ -293,9 +293,9 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
 def test_nobody_takes_messages_of_a_loan_that_is_not_seen() -> None:
     """Bug: while a borrower's connection was away, its workers took messages and gave them back without a pause."""
     world = World(2)
-    world.partition.own, world.partition.slots = False, SharedSlots()
+    slots = world.partition.slots = BorrowedSlots()
     assert world.take() == []
-    world.partition.slots.loan = LoanSight(world.lease, world.lease.epoch)
+    slots.loan = LoanSight(world.lease, world.lease.epoch)
     world.dispatcher.resume(world.partition)
     assert [work.offset for work in world.take()] == [0, 1]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.balance.loan_fakes import TP, Store
-from zkconsumer.balance.open_partition import LoanSight, ReadProgress, SharedSlots
+from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, ReadProgress, SharedSlots
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender import SeenLoan
@@ -204,7 +204,7 @@ def test_slots_go_back_at_the_end_of_the_borrowers_run(at: int, unfinished: int,
     one = BorrowedPartition(TP, cast(Any, None), "key")
     assert not one.refused
     ledger = SimpleNamespace(unfinished=unfinished)
-    slots = SharedSlots()
+    slots = BorrowedSlots()
     slots.refused = 2
-    one.partition = cast(Any, SimpleNamespace(reading=ReadProgress(at, 5), shared=slots, ledger=ledger))
+    one.partition = cast(Any, SimpleNamespace(reading=ReadProgress(at, 5), borrowed=slots, ledger=ledger))
     assert one.refused == refused

@@ -71,14 +71,14 @@ class BorrowedPartition:
             elif isinstance(order, GiveUp) and self._ledger is not None and self.partition is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
-                self.partition.shared.refused &= ~order.slots
+                self.partition.borrowed.refused &= ~order.slots
         partition, ledger = self.partition, self._ledger
         if partition is None or ledger is None:
             return
         if not self.borrower.held and self.borrower.reports is not None:
             self.end()
             return
-        partition.shared.lender = lender
+        partition.borrowed.lender = lender
         closing = self.borrower.closing
         reopened = self._closed & ~closing & ledger.slots
         opened, start = reopen(partition, ledger, dispatcher, reopened)
@@ -145,7 +145,7 @@ class BorrowedPartition:
     def begin_while(self, loan: LoanSight) -> None:
         """Let messages of this loan begin as long as the session has the connection in which it was seen."""
         if (partition := self.partition) is not None:
-            partition.shared.loan = loan
+            partition.borrowed.loan = loan
 
     @property
     def refused(self) -> int:
@@ -154,7 +154,7 @@ class BorrowedPartition:
         if partition is None:
             return NO_SLOTS
         at_end = partition.reading.at >= partition.reading.limit
-        return ALL_SLOTS if at_end and not partition.ledger.unfinished else partition.shared.refused
+        return ALL_SLOTS if at_end and not partition.ledger.unfinished else partition.borrowed.refused
 
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""
