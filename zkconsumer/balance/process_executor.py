@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import InvalidStateError
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from threading import BoundedSemaphore, Event, Thread
+from threading import Event, Thread
 from time import monotonic
 from weakref import WeakSet
 
@@ -30,16 +27,16 @@ from zkconsumer.balance.handler_check import (
 )
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.balance.worker_link import CrashSuspects, Frame, Place, WorkerLink, WorkerTrip
-from zkconsumer.balance.worker_process import (
-    OVER,
-    READY,
-    SETTLED,
-    UNABLE,
-    SentError,
-    WorkerSetup,
-    received_error,
+from zkconsumer.balance.worker_link import (
+    START_WITHIN,
+    CrashSuspects,
+    Frame,
+    Place,
+    WorkerLink,
+    WorkerStarter,
+    WorkerTrip,
 )
+from zkconsumer.balance.worker_process import OVER, SETTLED, SentError, WorkerSetup, received_error
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
@@ -47,12 +44,6 @@ from zkconsumer.streams.chunk_reader import ReadSettings
 from zkconsumer.streams.decoders import Decoder
 
 log = logging.getLogger(__name__)
-
-START_WITHIN = 60.0
-"""Seconds in which a worker process has imported the handler."""
-
-_starting = BoundedSemaphore(os.cpu_count() or 1)
-"""For processes that import their handler. All at once they would take so long that each is given up."""
 
 _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
@@ -67,7 +58,6 @@ _END_WITHIN = 1.0
 _KILLED_WITHIN = 3.0
 """Seconds that a worker's thread may take beyond the deadline: to kill its process and to see it gone."""
 _FOREVER = 1_000_000.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +166,11 @@ class _WorkerProcess:
         self, name: str, setup: WorkerSetup, timeout: float | None, suspects: CrashSuspects, first: Answer[None]
     ) -> None:
         self.name = name
-        self._setup = setup
+        self._batch = setup.batch
         self._timeout = timeout
         self._suspects = suspects
-        self._first = first
         self._ended = Event()
+        self._starter = WorkerStarter(name, setup, first, self._ended, lambda: self._over)
         self._deadline = Deadline(None)
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._source: WorkSource
@@ -188,10 +178,7 @@ class _WorkerProcess:
         self._pending: deque[Work] = deque()
         self._bad_lanes: set[object] = set()
         self._pace = 0.0
-        self._pid: int | None = None
         self._trip: WorkerTrip | None = None
-        self._starts = self._deaths = 0
-        self._trouble = ""
 
     def start(self, source: WorkSource) -> None:
         self._source = source
@@ -212,87 +199,33 @@ class _WorkerProcess:
         return not self._thread.is_alive()
 
     def view(self) -> WorkerProcessView:
-        trip = self._trip
+        trip, starter = self._trip, self._starter
         works, since = ((), 0.0) if trip is None else trip.running
-        return WorkerProcessView(self.name, self._pid, works, since, self._starts, self._trouble)
+        return WorkerProcessView(self.name, starter.pid, works, since, starter.starts, starter.trouble)
 
     # ---- the worker's thread
 
     def _run(self) -> None:
         try:
             while not self._over:
-                link = self._started()
+                link = self._starter.start()
                 if link is not None:
                     try:
                         self._serve(link)
                     finally:
-                        self._pid = None
+                        self._starter.pid = None
                         link.end(_END_WITHIN if not link.dead and not self._deadline.expired else 0.0)
         except BaseException as error:  # a defect here, which a user must see
             log.exception("%s: ended", self.name)
-            self._trouble = repr(error)
-            self._tell_first(error)
+            self._starter.trouble = repr(error)
+            self._starter.tell_first(error)
         finally:
-            self._tell_first(None)  # the run may have ended before a process was ready, which is no error
+            self._starter.tell_first(None)  # the run may have ended before a process was ready, which is no error
             self._give_back(self._pending)
 
     @property
     def _over(self) -> bool:
         return self._ended.is_set() or self._source.ended
-
-    def _tell_first(self, error: BaseException | None) -> None:
-        with suppress(InvalidStateError):  # it is told already
-            if error is None:
-                self._first.set_result(None)
-            else:
-                self._first.set_exception(error)
-
-    def _started(self) -> WorkerLink | None:
-        """Start a process, after a pause if the last ones died; return it when it is ready, None if it is not."""
-        if self._deaths:
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._deaths, 16))
-            if self._ended.wait(pause):
-                return None
-        while not _starting.acquire(timeout=_SLICE):
-            if self._over:
-                return None
-        try:
-            return self._start_one()
-        finally:
-            _starting.release()
-
-    def _start_one(self) -> WorkerLink | None:
-        self._starts += 1
-        try:
-            link = WorkerLink(self.name, self._setup)
-        except OSError as refused:
-            self._died(f"it could not be started: {refused!r}", refused)
-            return None
-        self._pid = link.pid
-        end = Deadline(START_WITHIN)
-        error: BaseException | None = None
-        while not link.dead and not self._ended.is_set():
-            for frame in link.receive(_SLICE):
-                if frame.kind == READY:
-                    self._tell_first(None)
-                    return link
-                if frame.kind == UNABLE:
-                    error = received_error(frame.value, self.name)
-            if end.expired:
-                link.kill()
-        if not self._ended.is_set():
-            reason = f"it was not ready: {error}" if error is not None else f"{_ending(link)} before it was ready"
-            self._died(reason, error)
-        link.end(0.0)
-        self._pid = None
-        return None
-
-    def _died(self, reason: str, error: BaseException | None = None) -> None:
-        self._deaths += 1
-        self._trouble = f"process {self._starts}: {reason}"
-        log.warning("%s: %s; it is started anew", self.name, self._trouble)
-        hint = "; its own error output says more. A script that calls run() needs: if __name__ == '__main__':"
-        self._tell_first(error or WorkerDiedError(f"{self.name}: {reason}{hint}"))
 
     def _serve(self, link: WorkerLink) -> None:
         """Work until the end, or the process's death."""
@@ -307,11 +240,11 @@ class _WorkerProcess:
             elif not self._pending:
                 link.receive(0.0)  # sees that the idle process has died
                 if link.dead:
-                    self._died(_ending(link))
+                    self._starter.died(link.ending)
 
     def _most(self) -> int:
         """Return how many works to take: as many as take a trip's time."""
-        batch = self._setup.batch
+        batch = self._batch
         calls = int(_TRIP_SECONDS / self._pace) if self._pace else 1
         return max(1, min(calls, _MOST_WORKS // batch)) * batch
 
@@ -326,7 +259,7 @@ class _WorkerProcess:
         self._give_back(refused)
         count = self._suspects.fitting([_place(work) for work in fit])
         self._pending = deque(fit[count:])
-        batch = self._setup.batch
+        batch = self._batch
         return [tuple(fit[at : min(at + batch, count)]) for at in range(0, count, batch)]
 
     def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
@@ -357,7 +290,7 @@ class _WorkerProcess:
         # bounded, so that one slow message does not make many trips of one message
         took = min((monotonic() - trip.sent_at) / count, 2 * _TRIP_SECONDS)
         self._pace = took if not self._pace else 0.8 * self._pace + 0.2 * took
-        self._deaths, self._trouble = 0, ""
+        self._starter.worked()
 
     def _settle(self, trip: WorkerTrip, frames: Sequence[Frame]) -> None:
         """Settle what the worker has told."""
@@ -414,7 +347,7 @@ class _WorkerProcess:
             self.all_returned = self.all_returned and not begun
             self._give_back(rest)
             return
-        reason = _ending(trip.link)
+        reason = trip.link.ending
         where = f" with {_text(begun)} in hand" if begun else ""
         error: Exception
         if trip.timed_out and begun and self._timeout is not None:
@@ -425,7 +358,7 @@ class _WorkerProcess:
         if len(begun) > 1:
             self._suspects.crashed([_place(work) for work in begun])
         failed, cost = set(begun), Failed(error, worker_died=True, together=len(begun) > 1)
-        self._died(reason + where + ("" if told else " or not begun"))
+        self._starter.died(reason + where + ("" if told else " or not begun"))
         self._source.settle([(work, cost if work in failed else NOT_STARTED) for work in rest])
         self._give_back(self._pending)
         self._pending.clear()
@@ -459,12 +392,3 @@ def _text(works: Sequence[Work]) -> str:
     first = works[0]
     others = f" and {len(works) - 1} others" if len(works) > 1 else ""
     return f"{first.ledger.position.tp} at offset {first.offset}{others}"
-
-
-def _ending(link: WorkerLink) -> str:
-    code = link.exit_code
-    if code is None:
-        return f"(pid {link.pid}) has ended"
-    if code < 0:
-        return f"(pid {link.pid}) was killed by signal {-code}"
-    return f"(pid {link.pid}) has ended with exit code {code}"

@@ -1,40 +1,51 @@
 """The parent's end of one worker process: starts it, sends trips, receives outcomes, and ends it.
 
-A :class:`WorkerTrip` has the works in the hands of the process, and :class:`CrashSuspects` those of one that died.
+A :class:`WorkerStarter` starts the process, and starts it anew when it has died. A :class:`WorkerLink` sends and
+receives. A :class:`WorkerTrip` has the works in the hands of the process. :class:`CrashSuspects` are the messages of
+which one may have killed it.
 
-Nothing here blocks: what a stopped worker does not read stays in this process until it reads on or is killed.
+No link blocks: what a stopped worker does not read stays in this process until it reads on or is killed.
 
-Threads: one, that of the worker in the parent. :attr:`WorkerLink.pid` may be read by any.
+Threads: one, that of the worker in the parent. Any may read the attributes of a starter, and the pid of a link.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import select
 import signal
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import InvalidStateError
 from contextlib import AbstractContextManager, suppress
 from multiprocessing import Pipe, get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
+from threading import BoundedSemaphore, Event
 from time import monotonic
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.work import Work
 from zkconsumer.balance.worker_process import (
     LENGTH,
+    READY,
     RECORD_FIELDS,
+    UNABLE,
     SentChunk,
     SentWork,
     Trip,
     WorkerSetup,
     packed,
+    received_error,
     run_worker,
 )
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.errors import WorkerDiedError
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
 from zkconsumer.streams.stream_queue import Chunk
 
+log = logging.getLogger(__name__)
 _PIECE = 256 * 1024
 """Bytes that are read from a worker at a time."""
 
@@ -46,6 +57,18 @@ MOST_STEPS = 1024
 
 _REAPED_WITHIN = 2.0
 """Seconds in which a process that was killed, or has closed its pipes, is gone, unless the machine stands still."""
+
+START_WITHIN = 60.0
+"""Seconds in which a worker process has imported the handler."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+"""Seconds until the next process is started if the last one died."""
+
+_LOOK_EACH = 0.1
+"""Seconds after which a start looks at what nothing wakes it for: the end of the run, and of the time."""
+
+_importing = BoundedSemaphore(os.cpu_count() or 1)
+"""For processes that import their handler. All at once they would take so long that each is given up."""
 
 _starting = InterruptibleLock()
 """One process at a time is started: the list of children that multiprocessing keeps is not made for threads."""
@@ -126,9 +149,14 @@ class WorkerLink:
         self._poll.register(self._process.sentinel, select.POLLIN)
 
     @property
-    def exit_code(self) -> int | None:
-        """The process's exit code, negative for a signal; None while it lives, and if another thread was told it."""
-        return self._process.exitcode
+    def ending(self) -> str:
+        """The end of the process, in words."""
+        code = self._process.exitcode
+        if code is None:  # it lives, or another thread was told its code
+            return f"(pid {self.pid}) has ended"
+        if code < 0:
+            return f"(pid {self.pid}) was killed by signal {-code}"
+        return f"(pid {self.pid}) has ended with exit code {code}"
 
     def send(self, value: object, steps: int) -> None:
         """Send a trip, of which the worker may begin so many steps. The frame before must have been sent."""
@@ -225,6 +253,90 @@ MOST_SUSPECTS = 10_000
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a message."""
+
+
+class WorkerStarter:
+    """Starts the processes of one worker, one after the other. Any thread may read the attributes.
+
+    Arguments: ``name`` of the worker; ``first`` is told how the first start of any worker went; ``ended`` is set when
+    the worker ends; ``over`` says whether no process is wanted any more.
+
+    * ``pid``: of the present process, None if there is none; ``starts``: number of processes so far
+    * ``trouble``: why the last process died, until its successor has worked
+    """
+
+    def __init__(
+        self, name: str, setup: WorkerSetup, first: Answer[None], ended: Event, over: Callable[[], bool]
+    ) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.starts = 0
+        self.trouble = ""
+        self._deaths = 0
+        self._setup = setup
+        self._first = first
+        self._ended = ended
+        self._over = over
+
+    def start(self) -> WorkerLink | None:
+        """Start a process, after a pause if the last ones died; return it when it is ready, None if it is not."""
+        if self._deaths:
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._deaths, 16))
+            if self._ended.wait(pause):
+                return None
+        while not _importing.acquire(timeout=_LOOK_EACH):
+            if self._over():
+                return None
+        try:
+            return self._start_one()
+        finally:
+            _importing.release()
+
+    def _start_one(self) -> WorkerLink | None:
+        self.starts += 1
+        try:
+            link = WorkerLink(self.name, self._setup)
+        except OSError as refused:
+            self.died(f"it could not be started: {refused!r}", refused)
+            return None
+        self.pid = link.pid
+        end = Deadline(START_WITHIN)
+        error: BaseException | None = None
+        while not link.dead and not self._ended.is_set():
+            for frame in link.receive(_LOOK_EACH):
+                if frame.kind == READY:
+                    self.tell_first(None)
+                    return link
+                if frame.kind == UNABLE:
+                    error = received_error(frame.value, self.name)
+            if end.expired:
+                link.kill()
+        if not self._ended.is_set():
+            reason = f"it was not ready: {error}" if error is not None else f"{link.ending} before it was ready"
+            self.died(reason, error)
+        link.end(0.0)
+        self.pid = None
+        return None
+
+    def died(self, reason: str, error: BaseException | None = None) -> None:
+        """Note that the process died, so that the next start waits a while."""
+        self._deaths += 1
+        self.trouble = f"process {self.starts}: {reason}"
+        log.warning("%s: %s; it is started anew", self.name, self.trouble)
+        hint = "; its own error output says more. A script that calls run() needs: if __name__ == '__main__':"
+        self.tell_first(error or WorkerDiedError(f"{self.name}: {reason}{hint}"))
+
+    def worked(self) -> None:
+        """Note that the process has come back from a trip."""
+        self._deaths, self.trouble = 0, ""
+
+    def tell_first(self, error: BaseException | None) -> None:
+        """Tell how the first start went, if nobody has told it."""
+        with suppress(InvalidStateError):  # it is told already
+            if error is None:
+                self._first.set_result(None)
+            else:
+                self._first.set_exception(error)
 
 
 class WorkerTrip:
