@@ -56,17 +56,17 @@ class FailedMessages:
     def __init__(
         self,
         rules: RunRules,
-        waiting: WaitingMessages,
+        parking: Parking,
         lock: InterruptibleLock,
         dead_letters: DeadLetters | None,
         abort: Callable[[BaseException], None],
         buried: Callable[[ReadWork], None],
     ) -> None:
-        self._rules = rules
+        self.rules = rules
         self._lock = lock
         self._abort = abort
         self._buried = buried
-        self.parking = Parking(waiting, rules.order)
+        self.parking = parking
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.failed = 0
         """Attempts that failed."""
@@ -97,7 +97,7 @@ class FailedMessages:
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self._abort(e)
             return work.again()
-        given_up = decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after
+        given_up = decision.kind is Kind.DEAD or decision.attempts >= self.rules.retry.park_after
         if given_up and not partition.own:
             partition.borrowed.refused |= 1 << work.slot  # only the owner parks messages and buries them
             return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
@@ -110,23 +110,23 @@ class FailedMessages:
     def _decided(self, work: ReadWork, outcome: Outcome) -> RetryDecision:
         partition = work.partition
         return decide(
-            self._rules.retry,
+            self.rules.retry,
             outcome,
             work.attempts,
             work.first_ms,
             int(time() * 1000),
             may_park=self._may_park(partition),
             random=random(),
-            parked=work.pointer,
+            parked=work.pointer is not None,
         )
 
     def _may_park(self, partition: OpenPartition) -> bool:
-        kept = self._rules.parks and partition.own and partition.ledger.may_park
-        return kept and self._rules.order is not Order.PARTITION
+        kept = self.rules.parks and partition.own and partition.ledger.may_park
+        return kept and self.rules.order is not Order.PARTITION
 
     def _limit_reached(self, work: ReadWork, failure: str) -> bool:
         """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
-        partition, limit = work.partition, self._rules.failure_limit
+        partition, limit = work.partition, self.rules.failure_limit
         partition.outcomes.failed()
         why = partition.outcomes.reached(limit) if limit is not None else ""
         if not why:
@@ -227,8 +227,7 @@ class Parking:
             self._waiting.block(work, behind)
             self._waiting.lose_pointers(work)
         for one in behind:
-            self._leave(one)
-            one.part.passed(1)
+            one.forget()
         self.parked += len(behind) + (not work.pointer)
         return behind
 

@@ -275,6 +275,30 @@ class OpenPartition:
         return f"<OpenPartition {self.position.tp} at {self.reading.at}, {self.in_hand} in hand>"
 
 
+class OpenPartitions:
+    """The stays of one run. The reader's thread writes; any thread may look.
+
+    * ``own``: those at partitions of ours; ``borrowed``: those at partitions of which other members have lent us slots
+    """
+
+    def __init__(self) -> None:
+        self.own: dict[TopicPartition, OpenPartition] = {}
+        self.borrowed: dict[PartitionPosition, OpenPartition] = {}
+
+    def __iter__(self) -> Iterator[OpenPartition]:
+        return iter([*list(self.own.values()), *list(self.borrowed.values())])
+
+    def of(self, position: PartitionPosition) -> OpenPartition | None:
+        """Return the stay that reads for this position, None if there is none."""
+        partition = self.borrowed.get(position) or self.own.get(position.tp)
+        return partition if partition is not None and partition.position is position else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all chunks that wait to be read, or whose messages are not all finished."""
+        return sum(partition.held_bytes for partition in self)
+
+
 class Lending(Protocol):
     """The partitions of ours whose slots may be lent, as the reader sees them. Returns at once."""
 

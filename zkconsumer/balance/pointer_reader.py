@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.read_work import PointerWorks
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError, RegistryError
@@ -45,27 +45,6 @@ BELIEVED_AFTER = 60.0
 """Seconds after which a log that ends before the message is believed. A new leader may know less for some time."""
 
 
-class PointerSink(Protocol):
-    """The dispatcher, as the reader of parked messages sees it. Any thread; no call waits."""
-
-    @property
-    def pointer_works(self) -> PointerWorks:
-        """The messages of pointers in hand."""
-
-    def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, ahead of later ones of its key; False if its stay has ended.
-
-        The ``message`` of the work is the record. ``pointer_works`` are told once of each work that was taken, when it
-        is settled.
-        """
-
-    def refresh_parked(self, partition: OpenPartition) -> None:
-        """Look again at which keys have parked messages."""
-
-    def return_pointer_works(self, partition: OpenPartition) -> None:
-        """Give back the messages of pointers of a partition that have not begun."""
-
-
 class MessageReader(Protocol):
     """Reads messages at offsets; see :class:`zkconsumer.fetch.message_lookup.MessageLookup`."""
 
@@ -84,20 +63,21 @@ class MessageReader(Protocol):
 class PointerReader:
     """Hands parked messages to the dispatcher when they are due.
 
-    Arguments: ``name`` of the consumer; ``partitions`` returns those that are read; ``sink`` is the dispatcher;
+    Arguments: ``name`` of the consumer; ``partitions`` are those that are read; ``intake`` takes the messages;
     ``lookup`` reads messages; ``most`` messages of pointers are in hand at the same time; ``now_ms`` is the time in
     milliseconds since 1970, ``monotonic`` that of deadlines.
 
     * ``lost``: number of messages that were no longer in the log
     * ``trouble``: why the messages of a partition cannot be read at present
+    * ``works``: the messages that the dispatcher has
     * ``retention``: tells of pointers whose messages will be deleted soon (``retention.at_risk``)
     """
 
     def __init__(
         self,
         name: str,
-        partitions: Callable[[], Iterable[OpenPartition]],
-        sink: PointerSink,
+        partitions: Iterable[OpenPartition],
+        intake: MessageIntake,
         lookup: MessageReader,
         most: int = AT_ONCE,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -107,12 +87,12 @@ class PointerReader:
         self.trouble: dict[TopicPartition, str] = {}
         self.retention = RetentionWatch(lookup)
         self._partitions = partitions
-        self._sink = sink
+        self._intake = intake
         self._lookup = lookup
         self._most = most
         self._now_ms = now_ms
         self._monotonic = monotonic
-        self._works = sink.pointer_works
+        self.works = PointerWorks()
         self._standing: set[MessageLedger] = set()
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}
@@ -129,7 +109,7 @@ class PointerReader:
         """End. Returns whether the thread has ended by the deadline."""
         self._ending = True
         self._lookup.close()
-        self._works.flag.set()
+        self.works.flag.set()
         if self._thread.is_alive():
             self._thread.join(deadline.bounded(READ_WITHIN))
         return not self._thread.is_alive()
@@ -140,17 +120,17 @@ class PointerReader:
         while not self._ending:
             try:
                 pause = self.look()
-                self.retention.look(list(self._partitions()), self._now_ms())
+                self.retention.look(list(self._partitions), self._now_ms())
             except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
                 log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
                 pause = LONGEST_BACKOFF
-            self._works.flag.wait(pause)
+            self.works.flag.wait(pause)
 
     def look(self) -> float:
         """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
         pause = LONGEST_PAUSE
         owned = set()
-        partitions = list(self._partitions())
+        partitions = list(self._partitions)
         # Messages of a partition that stands still take no room. Otherwise those of other partitions would starve.
         self._standing = {one.ledger for one in partitions if one.stopped or one.position.halted}
         for partition in partitions:
@@ -160,30 +140,30 @@ class PointerReader:
             owned.add(position.tp)
             pointers = partition.ledger.pointers
             if pointers or partition.parked or partition.full_because:
-                self._sink.refresh_parked(partition)
+                self._intake.refresh_parked(partition)
             if partition.ledger in self._standing:
                 # Otherwise each partition that stands still would have as many messages in memory as all may have
                 # together. They are read again when it goes on.
-                if self._works.offsets(partition.ledger):
-                    self._sink.return_pointer_works(partition)
+                if self.works.offsets(partition.ledger):
+                    self._intake.return_pointer_works(partition)
             else:
                 pause = min(pause, self._look_at(partition, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
                 del known[tp]
         self._doubtful = {place: since for place, since in self._doubtful.items() if place[0] in owned}
-        self._works.forget_ended()
+        self.works.forget_ended()
         return pause
 
     def _room(self) -> tuple[int, int]:
         """Return how many more messages, and how many bytes of them, may be in hand."""
-        sizes = self._works.sizes(self._standing)
+        sizes = self.works.sizes(self._standing)
         return min(self._most - len(sizes), AT_ONCE), MOST_BYTES - sum(sizes)
 
     def _look_at(self, partition: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
         """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
         tp, now_ms = partition.position.tp, self._now_ms()
-        due, next_ms = due_pointers(pointers.values(), self._works.offsets(partition.ledger), now_ms)
+        due, next_ms = due_pointers(pointers.values(), self.works.offsets(partition.ledger), now_ms)
         pause = LONGEST_PAUSE if next_ms is None else max(0.0, (next_ms - now_ms) / 1000)
         if not due:
             self._worked(tp)
@@ -226,7 +206,7 @@ class PointerReader:
             if now is None or now.kind is not PointerKind.PARKED:
                 continue  # an operator dropped it in the meantime
             if one is None:
-                self._works.flag.set()  # the limit of bytes: it comes with the next look
+                self.works.flag.set()  # the limit of bytes: it comes with the next look
                 continue
             problem = one.problem
             other = not problem and not now.is_of(one.record.key)
@@ -242,13 +222,13 @@ class PointerReader:
         return trouble
 
     def _add(self, partition: OpenPartition, pointer: Pointer, record: Any) -> None:
-        work = Work(record, pointer.offset, partition.ledger, None)
+        work = ReadWork(record, pointer.offset, record.key, ReadPart(partition, None, 0))
         work.attempts, work.first_ms, work.failure = pointer.attempts, pointer.first_ms, pointer.reason
-        work.pointer = True
+        work.pointer = self.works
         size = len(record.key or b"") + len(record.value or b"")
-        self._works.add(work, size)  # before: it may be settled at once
-        if not self._sink.add_pointer_work(work):
-            self._works.forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
+        self.works.add(work, size)  # before: it may be settled at once
+        if not self._intake.add_pointer_work(work):
+            self.works.forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
 
     def _believed(self, tp: TopicPartition, offset: int) -> bool:
         since = self._doubtful.setdefault((tp, offset), self._monotonic())

@@ -44,6 +44,7 @@ class ReadWork(Work):
     * ``taken`` once a worker has it; ``open`` until it has its outcome
     * ``pending`` while only the application knows when it ends
     * ``slot`` is set where slots are shared
+    * ``pointer``: of a pointer's message, the works of pointers that it is one of; None for any other message
 
     A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
     """
@@ -53,6 +54,7 @@ class ReadWork(Work):
     open = True
     pending = False
     slot = 0
+    pointer: PointerWorks | None = None
 
     def __init__(self, record: Any, offset: int, key: bytes | None, part: ReadPart) -> None:
         self.record = record
@@ -80,6 +82,14 @@ class ReadWork(Work):
     def chunk(self) -> Chunk | None:  # type: ignore[override]
         """The fetched chunk, None for a pointer's message."""
         return self.part.chunk
+
+    def forget(self) -> None:
+        """End a message that waits and that is not begun here. The caller holds the dispatcher's lock."""
+        self.open = False
+        self.part.passed(1)
+        self.partition.failing.pop(self.offset, None)
+        if self.pointer:
+            self.pointer.settled(self)
 
     def again(self) -> ReadWork:
         """Return the work of another attempt."""

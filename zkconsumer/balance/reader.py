@@ -23,6 +23,7 @@ from zkconsumer.balance.open_partition import (
     BorrowedSlots,
     Lending,
     OpenPartition,
+    OpenPartitions,
     ReadLimits,
     SharedSlots,
     begin_lending,
@@ -76,19 +77,17 @@ class Reader:
         idle_calls: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._dispatcher = dispatcher
-        self._order = dispatcher.rules.order
+        self.intake = dispatcher.intake
         self._limits = limits
         self._delivery = delivery
         self._positions = positions
         self._wake_fetchers = wake_fetchers
         self._lending = lending
         self._idle_calls = idle_calls
-        self._own: dict[TopicPartition, OpenPartition] = {}
+        self.partitions = OpenPartitions()
         self.unstored: Mapping[TopicPartition, float] = {}
         """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
-        self._borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._flag = dispatcher.reader_flag
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
@@ -96,24 +95,14 @@ class Reader:
 
     # ---- any thread
 
-    @property
-    def partitions(self) -> Sequence[OpenPartition]:
-        """The partitions that are read, also those of other members (a copy)."""
-        return [*list(self._own.values()), *list(self._borrowed.values())]
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of all chunks that wait to be read, or whose messages are not all finished."""
-        return sum(partition.held_bytes for partition in self.partitions)
-
     def start(self) -> None:
         """Start the thread."""
-        self._limits.budget.enter(self)
+        self._limits.budget.enter(self.partitions)
         self.thread.start()
 
     def wake(self) -> None:
         """Look again: there is room, or something changed."""
-        self._flag.set()
+        self.intake.pause.flag.set()
 
     def borrow(
         self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
@@ -121,44 +110,39 @@ class Reader:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
         limit, slots = self._limits.end(position.tp), BorrowedSlots()
         partition = OpenPartition(position, ledger, stream, self._dispatcher, limit=limit, slots=slots)
-        self._borrowed[position] = partition
-        self._dispatcher.open(partition)
+        self.partitions.borrowed[position] = partition
+        self.intake.open(partition, self.partitions)
         return partition
 
     def return_borrowed(self, position: PartitionPosition) -> None:
         """Read this partition of another member no more. Called on the reader's thread."""
-        partition = self._borrowed.pop(position, None)
+        partition = self.partitions.borrowed.pop(position, None)
         if partition is not None:
             partition.reading.forget_chunks()
-            self._dispatcher.drop(partition)
-
-    def partition_of(self, position: PartitionPosition) -> OpenPartition | None:
-        """Return the stay that reads for this position, None if there is none. Any thread."""
-        partition = self._borrowed.get(position) or self._own.get(position.tp)
-        return partition if partition is not None and partition.position is position else None
+            self.intake.drop(partition)
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have the reader's thread call this between two messages. It must return at once."""
         self._calls.put(call)
-        self._flag.set()
+        self.intake.pause.flag.set()
 
     def stop(self) -> None:
         """End the thread; returns at once."""
         self._stopping = True
-        self._flag.set()
+        self.intake.pause.flag.set()
 
     # ---- the thread
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._flag.clear()
+                self.intake.pause.flag.clear()
                 if not self.step():
-                    self._flag.wait(TICK)
+                    self.intake.pause.flag.wait(TICK)
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
             self._dispatcher.abort(e)
         finally:
-            self._limits.budget.leave(self)
+            self._limits.budget.leave(self.partitions)
             for stream in self._streams():
                 stream.queue.watch(None)
             for partition in self.partitions:
@@ -172,10 +156,10 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in (*self._streams(), *(partition.stream for partition in list(self._borrowed.values()))):
+        for stream in (*self._streams(), *(partition.stream for partition in list(self.partitions.borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
-        if self._dispatcher.has_enough():
+        if self.intake.pause.has_enough():
             return False
         read = False
         for partition in self.partitions:
@@ -196,7 +180,7 @@ class Reader:
     def _tend(self) -> None:
         """Open partitions that came, and drop those that left."""
         for tp, position in self._positions().items():
-            partition = self._own.get(tp)
+            partition = self.partitions.own.get(tp)
             known = partition is not None and partition.position is position
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
@@ -209,17 +193,17 @@ class Reader:
                 self.return_borrowed(partition.position)
             elif partition.outcomes.retry_at and monotonic() >= partition.outcomes.retry_at:
                 partition.stopped, partition.outcomes.retry_at = "", 0.0
-                self._dispatcher.resume(partition)
+                self.intake.resume(partition)
             elif partition.aside and not (partition.position.halted or partition.stopped or partition.unseen_loan):
-                self._dispatcher.resume(partition)
+                self.intake.resume(partition)
         if self._limits.stores:
-            self.unstored = unstored(self._own.values(), self._tended)
+            self.unstored = unstored(self.partitions.own.values(), self._tended)
         for call in self._idle_calls:
             call()
 
     def _take_chunks(self, stream: KafkaStream[Any, Any]) -> None:
         queue = stream.queue
-        queue.watch(self._flag.set)
+        queue.watch(self.intake.pause.flag.set)
         while queue.ready:
             try:
                 chunk = queue.take(Deadline(0))
@@ -229,7 +213,7 @@ class Reader:
                 return
             position = chunk.position
             if not position.revoked:
-                partition = self.partition_of(position)
+                partition = self.partitions.of(position)
                 if partition is None:
                     partition = self._open(position, chunk)
                 if partition is not None:
@@ -250,7 +234,7 @@ class Reader:
 
         Arguments: ``kept`` tells what is finished beyond the place that the chunk jumps to.
         """
-        old = self._own.get(position.tp)
+        old = self.partitions.own.get(position.tp)
         if old is not None:
             self._drop(old)
         stream = self._delivery.stream_of(position)
@@ -280,8 +264,8 @@ class Reader:
         limit = self._limits.end(position.tp)
         partition = OpenPartition(position, position.ledger, stream, self._dispatcher, limit=limit, slots=slots)
         partition.note_pointers()
-        self._own[position.tp] = partition
-        self._dispatcher.open(partition)
+        self.partitions.own[position.tp] = partition
+        self.intake.open(partition, self.partitions)
         if again and (shared or not jumps):
             stream.queue.read_again(position, partition.reading.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > partition.reading.at else partition
@@ -289,10 +273,10 @@ class Reader:
 
     def _drop(self, partition: OpenPartition) -> None:
         """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""
-        if self._own.get(partition.position.tp) is partition:
-            del self._own[partition.position.tp]
+        if self.partitions.own.get(partition.position.tp) is partition:
+            del self.partitions.own[partition.position.tp]
         partition.reading.forget_chunks()
-        self._dispatcher.drop(partition)
+        self.intake.drop(partition)
 
     # ---- reading
 
@@ -376,12 +360,12 @@ class Reader:
         if slots is not None and slots.leaving:  # counted as unfinished, and read again by whoever gets the slot
             wanted = [work for work in wanted if not slots.leaving >> work.slot & 1]
         if wanted:
-            self._dispatcher.push(partition, wanted)
+            self.intake.push(partition, wanted)
         reading.at = end  # last: a parked message of a key may begin from now on, if it is before the place
 
     def _wants(self, partition: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        slot = slot_of_key(key) if key is not None and self._order is Order.KEY else slot_of_offset(work.offset)
+        slot = slot_of_key(key) if key is not None and self.intake.order is Order.KEY else slot_of_offset(work.offset)
         if not partition.ledger.wants(work.offset, slot):
             return False
         work.slot = slot
@@ -422,14 +406,14 @@ class Reader:
         if end > reading.at:  # the rest was compacted away
             partition.ledger.read((), end)
             reading.at = end
-        self._dispatcher.chunk_read(partition, chunk)
+        self.intake.chunk_read(partition, chunk)
         self._note_room(partition)
 
     def read_again(self, partition: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
         reading = partition.reading
         if reading.batches is not None:  # what was read of it keeps it until that is finished, and no longer
-            self._dispatcher.chunk_read(partition, reading.chunks[0])
+            self.intake.chunk_read(partition, reading.chunks[0])
         # as in the queue: the fetcher has found a truncation already, and would not find it again
         back = [chunk for chunk in reading.chunks if chunk.jump and chunk.fetch_offset < offset]
         reading.forget_chunks()

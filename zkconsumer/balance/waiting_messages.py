@@ -1,4 +1,4 @@
-"""The order of messages that wait for handlers. Pure: times are passed in, and the caller locks.
+"""The order of messages that wait for handlers. No I/O: times are passed in, and the caller locks.
 
 A lane keeps the order of the messages of one key (``order=key``) or of one partition (``order=partition``). One worker
 has a lane at a time. A message without a key, and each message with ``order=none``, has no lane. The oldest startable
@@ -99,17 +99,11 @@ class WaitingMessages:
         self._again: list[tuple[int, int, ReadWork | Lane]] = []  # a heap by serial
         self._later: list[tuple[float, int, ReadWork | Lane]] = []  # a heap by due time
         self._ties = count()
-        self._lost: list[ReadWork] = []
 
     @property
     def startable(self) -> int:
         """Number of lanes, and of messages without one, that may be startable now."""
         return len(self._fresh) + len(self._again)
-
-    def lost(self) -> list[ReadWork]:
-        """Return the messages that were found to belong to an ended stay since the last call."""
-        found, self._lost = self._lost, []
-        return found
 
     def next_due(self) -> float | None:
         """Return when the next message that waits for its time may begin, None if none waits."""
@@ -248,7 +242,7 @@ class WaitingMessages:
                     found.append(item)
                 elif partition.position.revoked:
                     self._leave_table(item)
-                    self._lost.append(item)
+                    item.forget()
                 else:
                     partition.aside.append(item)
             else:
@@ -259,7 +253,7 @@ class WaitingMessages:
         lane.listed = False
         works = lane.works
         while works and works[0].part.partition.position.revoked:
-            self._lost.append(works.pop(0))
+            works.pop(0).forget()
             lane.due = 0.0
         if not works:
             self._relist(lane)
@@ -332,12 +326,8 @@ class WaitingMessages:
         if work.key is not None:
             lane = self._lane(self._table(work.part.partition.position.tp), work.key)
             lane.blocked, lane.before = True, 0
-            self.remove(lane, behind)
-
-    def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
-        """Take waiting messages out of their lane: they are parked."""
-        gone = set(works)
-        lane.works = [work for work in lane.works if work not in gone]
+            gone = set(behind)
+            lane.works = [one for one in lane.works if one not in gone]
 
     def lose_pointers(self, work: ReadWork) -> None:
         """Forget works of pointers that wait behind a message of their key which is parked now, for it comes first.
@@ -348,8 +338,8 @@ class WaitingMessages:
         lane = None if work.key is None else self._table(partition.position.tp).get(work.key)
         if type(lane) is Lane:
             later = (one for one in lane.works if one.pointer and one.offset > work.offset)
-            gone = [one for one in later if one.part.partition is partition]
-            self._lost += self._drop_from(lane, gone)
+            for one in self._drop_from(lane, [one for one in later if one.part.partition is partition]):
+                one.forget()
 
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key wait: earlier ones are parked."""
@@ -382,7 +372,7 @@ class WaitingMessages:
                 self._relist(_lane_of(item))
 
     def remove_all(self, partition: OpenPartition, which: Callable[[ReadWork], object]) -> list[ReadWork]:
-        """Forget what waits of a partition, as far as ``which`` says so. Returns those messages."""
+        """Take out what waits of a partition, as far as ``which`` says so. Returns those messages."""
 
         def goes(work: ReadWork) -> object:
             return work.part.partition is partition and which(work)
@@ -402,23 +392,22 @@ class WaitingMessages:
             gone += self._drop_from(lane, [work for work in lane.works if goes(work)])
         return gone
 
-    def drop(self, partition: OpenPartition) -> list[ReadWork]:
-        """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it.
+    def drop(self, partition: OpenPartition) -> None:
+        """Forget what has not begun of a stay that has ended.
 
-        Those that are alone with their key, or have none, are told by :meth:`lost` when their turn comes.
+        Messages that are alone with their key, or have none, are forgotten when their turn comes.
         """
-        dropped: list[ReadWork] = []
         for item in partition.aside:
             if type(item) is ReadWork and item.lane is None:
                 self._leave_table(item)
-                dropped.append(item)
+                item.forget()
             else:
                 _lane_of(item).listed = False
         partition.aside = []
         for lane in self._lanes_of(partition):
             lane.blocked = False
-            dropped += self._drop_from(lane, [work for work in lane.works if work.part.partition is partition])
-        return dropped
+            for work in self._drop_from(lane, [work for work in lane.works if work.part.partition is partition]):
+                work.forget()
 
     def _lanes_of(self, partition: OpenPartition) -> list[Lane]:
         tables = self._tables.get(partition.position.tp, {}), self._held.get(partition.position.tp, {})
@@ -426,7 +415,8 @@ class WaitingMessages:
 
     def _drop_from(self, lane: Lane, works: list[ReadWork]) -> list[ReadWork]:
         if works:
-            self.remove(lane, works)
+            gone = set(works)
+            lane.works = [work for work in lane.works if work not in gone]
             lane.due = lane.works[0].not_before if lane.works else 0.0
         self._relist(lane)
         return works

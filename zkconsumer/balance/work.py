@@ -20,7 +20,6 @@ class Work:
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
     * ``failure``: why the last attempt failed, empty if none did, or nobody here knows
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
-    * ``pointer``: whether it is the message of a pointer
     * ``answer``: the outcome that the application told before the handler ended
     * ``partition``: its partition in this stay, as the dispatcher sees it
     """
@@ -29,7 +28,6 @@ class Work:
     first_ms = 0
     failure = ""
     not_before = 0.0
-    pointer = False
     answer: Outcome | None = None
     partition: Any = None
 

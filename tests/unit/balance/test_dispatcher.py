@@ -12,16 +12,15 @@ import pytest
 from tests.streams import valid_lease
 from tests.timing import scaled
 from tests.values import present
-from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
 from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
-from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.waiting_messages import Order
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.workers import MOST, BatchSize
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
@@ -37,13 +36,14 @@ FAILED = Failed(ZeroDivisionError("no"))
 
 
 class World:
-    """An dispatcher with one partition ``t-0``, whose messages are all read."""
+    """A dispatcher with one partition ``t-0``, whose messages are all read."""
 
     def __init__(self, messages: int = 6, **rules: Any) -> None:
         self.lease = valid_lease()
         self.errors: list[BaseException] = []
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
         self.dispatcher = Dispatcher(self.lease, RunRules(retry=retry, **rules), failed=self.errors.append)
+        self.intake, self.works = self.dispatcher.intake, PointerWorks()
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         self.position.stored.notes = StoredNotes()
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
@@ -55,7 +55,7 @@ class World:
             message_class=MessageAndMetadata,
         )
         self.partition = OpenPartition(self.position, self.ledger, stream, self.dispatcher)
-        self.dispatcher.open(self.partition)
+        self.intake.open(self.partition, ())
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
         part = ReadPart(self.partition, self.chunk, 1)
@@ -63,14 +63,14 @@ class World:
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
         self.partition.reading.at = messages
-        self.dispatcher.push(self.partition, works)
-        self.dispatcher.chunk_read(self.partition, self.chunk)
+        self.intake.push(self.partition, works)
+        self.intake.chunk_read(self.partition, self.chunk)
 
     def take(self, most: int = 100) -> list[Any]:
         return list(self.dispatcher.take(most, AT_ONCE))
 
     def pointers_in_hand(self) -> list[int]:
-        return sorted(self.dispatcher.pointer_works.offsets(self.ledger))
+        return sorted(self.works.offsets(self.ledger))
 
     def settle(self, works: list[Any], outcome: Outcome) -> None:
         self.dispatcher.settle([(work, outcome) for work in works])
@@ -83,7 +83,7 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     world.partition.slots = SharedSlots()
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
+    world.intake.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -105,15 +105,15 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
     world, record, first = one_without_key_in_hand(order)
     world.position.revoked = True
-    world.dispatcher.drop(world.partition)
+    world.intake.drop(world.partition)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
     ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
     partition = OpenPartition(position, ledger, world.partition.stream, world.dispatcher)
-    world.dispatcher.open(partition)
+    world.intake.open(partition, [world.partition])
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
     part = ReadPart(partition, None, 2)
-    world.dispatcher.push(partition, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
+    world.intake.push(partition, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
     world.settle([first], outcome)
@@ -130,9 +130,9 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
 def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
-    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
-    world.dispatcher.reopen(world.partition, ALL_SLOTS)
-    world.dispatcher.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
+    world.intake.give_up(world.partition, ALL_SLOTS, lambda: None)
+    world.intake.reopen(world.partition, ALL_SLOTS)
+    world.intake.push(world.partition, [ReadWork(record, 1, None, ReadPart(world.partition, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:
@@ -150,14 +150,14 @@ def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> N
     for work in works:
         work.slot = 5
     gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
-    world.dispatcher.give_up(world.partition, ALL_SLOTS, lambda: None)
+    world.intake.give_up(world.partition, ALL_SLOTS, lambda: None)
     world.settle([works.pop(forgotten)], NOT_STARTED)
-    opened, in_hand = world.dispatcher.reopen(world.partition, ALL_SLOTS)
+    opened, in_hand = world.intake.reopen(world.partition, ALL_SLOTS)
     assert opened == ALL_SLOTS & ~gap
     assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
     world.settle(works, NOT_STARTED)
     assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
-    assert world.dispatcher.reopen(world.partition, gap) == (gap, set())
+    assert world.intake.reopen(world.partition, gap) == (gap, set())
     assert not present(world.partition.slots).leaving
 
 
@@ -213,7 +213,7 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     later = PartitionPosition(world.position.tp, world.position.thread, 0)
     later.ledger = MessageLedger(later, 0, lock=Lock())
     later.ledger.read(range(2), 2)
-    world.dispatcher.drop(world.partition)
+    world.intake.drop(world.partition)
     world.settle(works, FAILED)
     assert (later.consumed, world.dispatcher.failures.late, world.wake_revocation) == (0, 2, [True])
     assert world.take() == []
@@ -234,8 +234,7 @@ def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
 def test_the_rate_cap_holds_at_hand_out() -> None:
     world = World()
     dispatcher = Dispatcher(RateLimitedLease(world.lease, 20), RunRules())
-    dispatcher.open(world.partition)
-    dispatcher.push(world.partition, world.take())
+    dispatcher.intake.push(world.partition, world.take())
     assert len(dispatcher.take(100, AT_ONCE)) == 2, "a tenth of a second's"
     assert dispatcher.take(100, AT_ONCE) == ()
 
@@ -256,8 +255,8 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     world.partition.slots = SharedSlots()
     (work, *_) = works = world.take(2)
     work.slot = 5
-    dropped = world.dispatcher.give_up(world.partition, 1 << 5, lambda: left.append(True))
-    assert (dropped, left) == ([], [])
+    world.intake.give_up(world.partition, 1 << 5, lambda: left.append(True))
+    assert left == []
     assert not world.dispatcher.may_start(work)
     world.settle(works, DONE)
     assert left == [True]
@@ -269,10 +268,9 @@ def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None
     world.settle(world.take(), DONE)
     world.partition.slots = SharedSlots()
     slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
-    world.dispatcher.give_up(world.partition, slots, lambda: None)
-    record = SimpleNamespace(offset=0, value=b"", key=key)
-    work = Work(record, 0, world.ledger, None)
-    assert world.dispatcher.add_pointer_work(work)
+    world.intake.give_up(world.partition, slots, lambda: None)
+    work = pointer_work(world, 0, key)
+    assert world.intake.add_pointer_work(work)
     (taken,) = world.take()
     assert world.dispatcher.may_start(taken)
     world.settle([taken], NOT_STARTED)
@@ -283,11 +281,11 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world = World(1)
     world.partition.slots = SharedSlots()
     world.settle(world.take(), DONE)
-    world.dispatcher.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
-    work = Work(SimpleNamespace(offset=0, value=b"", key=b"k"), 0, world.ledger, None)
-    assert not world.dispatcher.add_pointer_work(work)
-    world.dispatcher.reopen(world.partition, ALL_SLOTS)
-    assert world.dispatcher.add_pointer_work(work)
+    world.intake.give_up(world.partition, 1 << slot_of_key(b"k"), lambda: None)
+    work = pointer_work(world, 0, b"k")
+    assert not world.intake.add_pointer_work(work)
+    world.intake.reopen(world.partition, ALL_SLOTS)
+    assert world.intake.add_pointer_work(work)
 
 
 def test_nobody_takes_messages_of_a_loan_that_is_not_seen() -> None:
@@ -296,7 +294,7 @@ def test_nobody_takes_messages_of_a_loan_that_is_not_seen() -> None:
     slots = world.partition.slots = BorrowedSlots()
     assert world.take() == []
     slots.loan = LoanSight(world.lease, world.lease.epoch)
-    world.dispatcher.resume(world.partition)
+    world.intake.resume(world.partition)
     assert [work.offset for work in world.take()] == [0, 1]
 
 
@@ -310,15 +308,18 @@ def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
     return world, works
 
 
-def pointer_work(world: World, offset: int) -> Work:
-    return Work(SimpleNamespace(offset=offset, value=b"", key=b"a"), offset, world.ledger, None)
+def pointer_work(world: World, offset: int, key: bytes | None = b"a") -> ReadWork:
+    part = ReadPart(world.partition, None, 0)
+    work = ReadWork(SimpleNamespace(offset=offset, value=b"", key=key), offset, key, part)
+    work.pointer = world.works
+    return work
 
 
-def add_pointer_works(world: World, *works: Work) -> None:
+def add_pointer_works(world: World, *works: ReadWork) -> None:
     """Add these as the pointer reader does."""
     for work in works:
-        world.dispatcher.pointer_works.add(work, 1)
-        assert world.dispatcher.add_pointer_work(work)
+        world.works.add(work, 1)
+        assert world.intake.add_pointer_work(work)
 
 
 def test_a_parked_message_goes_before_later_parked_ones() -> None:
@@ -327,7 +328,7 @@ def test_a_parked_message_goes_before_later_parked_ones() -> None:
     add_pointer_works(world, pointer_work(world, 2))
     world.dispatcher.answer(first, FAILED)
     assert (world.take(), world.pointers_in_hand()) == ([], []), "it comes again after the first one"
-    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
+    assert world.intake.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
@@ -335,33 +336,32 @@ def test_a_parked_message_waits_until_the_log_is_read_so_far() -> None:
     """Bug: after a seek back, or at a new owner, a parked message began before earlier ones of its key were read."""
     world, _ = parked_behind_a_pending_one()
     world.partition.reading.at = 2
-    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    assert not world.intake.add_pointer_work(pointer_work(world, 2))
     world.partition.full_because = "no room to park the earlier ones"
-    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    assert world.intake.add_pointer_work(pointer_work(world, 2))
 
 
 def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:
     """The earlier one was parked after the look at the pointers, and the message of the later one came then."""
     world, (first, _) = parked_behind_a_pending_one()
     world.dispatcher.answer(first, FAILED)
-    assert not world.dispatcher.add_pointer_work(pointer_work(world, 2))
-    assert world.dispatcher.add_pointer_work(pointer_work(world, 0))
+    assert not world.intake.add_pointer_work(pointer_work(world, 2))
+    assert world.intake.add_pointer_work(pointer_work(world, 0))
     assert [work.offset for work in world.take()] == [0]
 
 
 def test_a_parked_message_goes_before_one_that_comes_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    assert world.dispatcher.add_pointer_work(pointer_work(world, 2))
+    assert world.intake.add_pointer_work(pointer_work(world, 2))
     world.dispatcher.answer(first, NOT_STARTED)
     assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
 
 
 def test_what_waits_of_pointers_can_be_given_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
-    keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
-    add_pointer_works(world, keyless, pointer_work(world, 2))
+    add_pointer_works(world, pointer_work(world, 7, None), pointer_work(world, 2))
     assert world.pointers_in_hand() == [2, 7]
-    world.dispatcher.return_pointer_works(world.partition)
+    world.intake.return_pointer_works(world.partition)
     assert (world.pointers_in_hand(), world.take()) == ([], [])
     world.dispatcher.answer(first, DONE)
     assert (world.take(), world.ledger.unfinished, world.dispatcher.in_hand) == ([], 2, 1)
@@ -477,7 +477,7 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
                 world.dispatcher.end()
             return True
 
-    monkeypatch.setattr("zkconsumer.balance.dispatcher.WakeFlag", Flag)
+    monkeypatch.setattr("zkconsumer.balance.workers.WakeFlag", Flag)
     assert not world.dispatcher.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
 

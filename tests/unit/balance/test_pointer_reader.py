@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
-from zkconsumer.balance.read_work import PointerWorks
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
@@ -57,10 +56,10 @@ def record(offset: int, key: bytes | None = b"k") -> Any:
 
 
 class Fixture:
-    """A reader without its thread, an dispatcher with room, and one partition with these pointers."""
+    """A reader without its thread, a dispatcher with room, and one partition with these pointers."""
 
     def __init__(self, *pointers: Pointer) -> None:
-        self.works: list[Work] = []
+        self.works: list[ReadWork] = []
         self.log = Log()
         self.now_ms = NOW
         self.clock = 0.0
@@ -70,18 +69,18 @@ class Fixture:
         self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, own=True, parked=(), full_because="", stopped=""
         )
+        self.partition.messages = lambda record, *_: record
         self.partitions: list[Any] = [self.partition]
         self.refreshed = 0
         self.returned: list[int] = []
-        self.pointer_works = PointerWorks()
-        self.reader = PointerReader(
-            "g_c", lambda: self.partitions, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
-        )
+        clocks: Any = {"now_ms": lambda: self.now_ms, "monotonic": lambda: self.clock}
+        self.reader = PointerReader("g_c", self.partitions, cast(Any, self), self.log, 3, **clocks)
+        self.pointer_works = self.reader.works
 
     def refresh_parked(self, partition: Any) -> None:
         self.refreshed += 1
 
-    def add_pointer_work(self, work: Work) -> bool:
+    def add_pointer_work(self, work: ReadWork) -> bool:
         self.works.append(work)
         return True
 
@@ -104,7 +103,7 @@ def test_due_message_is_handed_out_with_its_attempts() -> None:
     this = Fixture(Pointer(7, attempts=3, due_ms=NOW, first_ms=5, key=KEY), Pointer(8, due_ms=NOW + 1))
     assert this.looked() == [7]
     (work,) = this.works
-    assert (work.attempts, work.first_ms, work.pointer, work.ledger) == (3, 5, True, this.ledger)
+    assert (work.attempts, work.first_ms, work.pointer, work.ledger) == (3, 5, this.pointer_works, this.ledger)
     assert work.message.value == b"7"
     assert this.looked() == []
     this.now_ms += 1

@@ -12,12 +12,12 @@ from tests.timing import eventually
 from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
+from zkconsumer.balance.balanced_run import RunParts, run_problems
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.run_state import RunParts, run_problems
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.message_pointers import Pointer, PointerKind
@@ -217,7 +217,7 @@ def test_a_jump_back_that_waits_outlives_another_read(world: World) -> None:
 def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
     world.deliver(0, 600)
     world.reader.step()
-    partition = world.reader.partitions[0]
+    (partition,) = world.reader.partitions
     world.reader.read_again(partition, 100)
     world.finish(world.take())
     assert partition.held_bytes == 0

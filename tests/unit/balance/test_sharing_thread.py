@@ -58,6 +58,9 @@ class Reader:
         self.partition: Any = None
         self.thread = SimpleNamespace(is_alive=lambda: not self.stuck)
         self.read_from, self.begins_at = list[int](), list[int]()
+        self.partitions = SimpleNamespace(of=lambda _: self.partition)
+        self.intake = SimpleNamespace(give_up=lambda *_: None, reopen=lambda _, slots: (slots, set()))
+        self.intake.take_on = lambda partition, _: self.begins_at.append(partition.reading.at)
 
     def submit(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
@@ -69,9 +72,6 @@ class Reader:
 
     def wake(self) -> None:
         pass
-
-    def partition_of(self, _: PartitionPosition) -> Any:
-        return self.partition
 
     def read_again(self, _: object, offset: int) -> None:
         self.read_from.append(offset)
@@ -96,14 +96,10 @@ def sharing(
     """Return the sharing of member ``b`` in session 20."""
     session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
     session.require_id = lambda: session.session_id
-    dispatcher = SimpleNamespace(give_up=lambda *_: [], reopen=lambda _, slots: (slots, set()))
-    dispatcher.take_on = lambda partition, _: reader.begins_at.append(partition.reading.at)
     store = store or Store()
     share = AdvertisedShare("key", 2)
     reader.lent = LentPartitions()
-    made = Sharing(
-        access(session, position), cast(Any, dispatcher), cast(Any, reader), reader.lent, share, cast(Any, store)
-    )
+    made = Sharing(access(session, position), cast(Any, None), cast(Any, reader), reader.lent, share, cast(Any, store))
     return made, store, session
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages, order_named
 from zkconsumer.model import TopicPartition
 
 
 def partition(partition: int = 0) -> Any:
     position = SimpleNamespace(tp=TopicPartition("t", partition), halted=False, revoked=False)
-    return SimpleNamespace(position=position, stopped="", unseen_loan=False, aside=[], parked=set(), ledger=None)
+    return SimpleNamespace(position=position, stopped="", unseen_loan=False, aside=[], failing={}, parked=set())
 
 
 class Fed:
@@ -127,7 +127,7 @@ def test_a_blocked_key_begins_only_works_of_pointers() -> None:
     fed.waiting.returned([first])
     assert fed.take() == []
     again = first.again()
-    again.pointer = True
+    again.pointer = PointerWorks()
     fed.waiting.put_back(again)
     assert fed.take() == [0]
     fed.waiting.returned(fed.taken)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
@@ -54,20 +53,19 @@ class BorrowedPartition:
     def obey(
         self,
         orders: Sequence[BorrowerOrder],
-        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
         lender: str = "",
     ) -> None:
-        """Do what concerns the ledger and the dispatcher. Arguments: ``lender`` is the owner, for the state."""
+        """Do what concerns the ledger and the waiting messages. Arguments: ``lender`` is the owner, for the state."""
         self._reader, before = reader, self.partition
-        self._begin_anew(dispatcher, reader)
+        self._begin_anew(reader)
         for order in orders:
             if isinstance(order, EndLoan):
                 self.end()
             elif isinstance(order, TakeOn):
                 # the order may be older than the cut of the log
-                self._take_on(replace(order, note=_of_same_log(before, order.note)), dispatcher, reader)
+                self._take_on(replace(order, note=_of_same_log(before, order.note)), reader)
             elif isinstance(order, GiveUp) and self._ledger is not None and self.partition is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
@@ -81,30 +79,30 @@ class BorrowedPartition:
         partition.borrowed.lender = lender
         closing = self.borrower.closing
         reopened = self._closed & ~closing & ledger.slots
-        opened, start = reopen(partition, ledger, dispatcher, reopened)
+        opened, start = reopen(partition, ledger, reader.intake, reopened)
         if opened:
             reader.read_again(partition, start)
         if closed := closing & ~self._closed:
-            dispatcher.give_up(partition, closed, wake)
+            reader.intake.give_up(partition, closed, wake)
         self._closed = closing | reopened & ~opened
         paused = self.borrower.reports is None
         if paused != partition.position.paused:
             queue = partition.stream.queue
             (queue.pause if paused else queue.resume)(partition.position)
 
-    def _begin_anew(self, dispatcher: Dispatcher, reader: Reader) -> None:
+    def _begin_anew(self, reader: Reader) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
         partition, ledger = self.partition, self._ledger
         if partition is None or ledger is None or partition.reading.cut < 0:
             return
         self.end()
         self.borrower.cut(lambda note: _of_same_log(partition, note))
-        self._take_on(TakeOn(ledger.slots, _of_same_log(partition, ledger.point().note)), dispatcher, reader)
+        self._take_on(TakeOn(ledger.slots, _of_same_log(partition, ledger.point().note)), reader)
 
-    def _take_on(self, order: TakeOn, dispatcher: Dispatcher, reader: Reader) -> None:
+    def _take_on(self, order: TakeOn, reader: Reader) -> None:
         if self._ledger is not None and self.partition is not None:
             again = self._ledger.take_on(order.slots, order.note)
-            dispatcher.take_on(self.partition, order.slots)
+            reader.intake.take_on(self.partition, order.slots)
             reader.read_again(self.partition, again)
             return
         base = order.note.base

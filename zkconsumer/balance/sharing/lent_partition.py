@@ -1,11 +1,11 @@
-"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for the dispatcher."""
+"""Partitions of ours whose slots may be lent: their ledgers, and what the lender's orders mean for waiting messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.lender import (
@@ -82,15 +82,14 @@ class LentPartition:
         self,
         orders: Sequence[LenderOrder],
         partition: OpenPartition,
-        dispatcher: Dispatcher,
         reader: Reader,
         wake: Callable[[], None],
     ) -> None:
-        """Do what concerns the ledger and the dispatcher. Called on the reader's thread."""
-        ledger, again = self.ledger, None
+        """Do what concerns the ledger and the waiting messages. Called on the reader's thread."""
+        ledger, intake, again = self.ledger, reader.intake, None
         for order in orders:
             if isinstance(order, CloseSlots):
-                dispatcher.give_up(partition, order.slots & ~self._closed, wake)
+                intake.give_up(partition, order.slots & ~self._closed, wake)
                 self._closing = order.slots
                 self._closed |= order.slots
             elif isinstance(order, LendSlots):
@@ -101,9 +100,9 @@ class LentPartition:
                 again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
                 if again is not None:  # first: a parked message waits until the log is read up to it
                     partition.reading.at = min(partition.reading.at, again)
-                dispatcher.take_on(partition, order.slots)
+                intake.take_on(partition, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
-        opened, start = reopen(partition, ledger, dispatcher, reopened)
+        opened, start = reopen(partition, ledger, intake, reopened)
         self._closed = self._closing | reopened & ~opened
         if opened:
             again = _lower(again, start)
@@ -175,13 +174,13 @@ class LentPartitions:
         self.flag.set()
 
 
-def reopen(partition: OpenPartition, ledger: SharedLedger, dispatcher: Dispatcher, slots: int) -> tuple[int, int]:
+def reopen(partition: OpenPartition, ledger: SharedLedger, intake: MessageIntake, slots: int) -> tuple[int, int]:
     """Handle slots again whose waiting messages were forgotten, but for some that must wait.
 
     Returns those that are open now, and the offset to read again from.
     """
-    # The dispatcher first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
-    slots, in_hand = dispatcher.reopen(partition, slots)
+    # first: until then a message that a worker gives back is forgotten, and afterwards it begins again
+    slots, in_hand = intake.reopen(partition, slots)
     return slots, ledger.forget_waiting(slots, in_hand) if slots else 0
 
 

@@ -76,12 +76,44 @@ class SharingAccess:
 
 @dataclass(slots=True)
 class _Plan:
-    """The quotas in effect, and the group that they were computed for."""
+    """The quotas in effect, and the group that they were computed for. ``order`` is that of our messages."""
 
+    order: str
     basis: object = None
     since: float = 0.0
     quotas: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
     waits: bool = False
+
+    def look_at(self, sight: GroupSight, topics: Collection[str]) -> None:
+        """Compute the quotas anew if the group has changed and then stayed the same for a while."""
+        members: dict[str, SharingMember] = {}
+        for name, registration in sight.registrations.items():
+            share = advertised_share(registration)
+            if share is not None and share.order == self.order:
+                try:
+                    subscribed = frozenset(subscribed_topics(registration, topics, exclude_internal=False))
+                except (InvalidTopicFilterError, TopicFilterTimeoutError):
+                    continue
+                members[name] = SharingMember(share.concurrency, subscribed)
+        owners = {tp: owner.consumer for tp, owner in sight.owners.items() if owner.ours}
+        basis, now = (members, owners), monotonic()
+        if basis != self.basis:
+            self.basis, self.since, self.waits = basis, now, True
+        elif self.waits and now - self.since >= SETTLED:
+            self.waits = False
+            self.quotas = slot_quotas(members, owners)
+
+
+@dataclass(slots=True)
+class _Leave:
+    """The end of the sharing: our loans go back, and with ``recalls`` the slots of our partitions come back.
+
+    ``begun``: it is asked for; ``over``: all of it is reported.
+    """
+
+    recalls: bool
+    begun: bool = False
+    over: Event = field(default_factory=Event)
 
 
 class _Connection(NamedTuple):
@@ -110,20 +142,16 @@ class Sharing:
         self._access = access
         self._dispatcher = dispatcher
         self._reader = reader
-        self._share = share
-        self._flag = lent.flag
-        self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
+        self._store = store or LoanStore(access.session, access.group, access.consumer, lent.flag.set)
         self._lent = lent
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
         self._partitions: dict[TopicPartition, list[OpenPartition]] = {}
-        self._plan = _Plan()
+        self._plan = _Plan(share.order)
         self._now = _Connection(-1, 0)
         """The connection by which the group was last seen."""
         self._behind = False
         """The reader has not done yet what an earlier look ordered."""
-        self._leaving = False
-        self._recalling = not access.shares
-        self._left = Event()
+        self._leave = _Leave(recalls=not access.shares)
         self._stopping = False
         self.trouble = ""
         self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
@@ -144,7 +172,7 @@ class Sharing:
 
     def wake(self) -> None:
         """Look again soon."""
-        self._flag.set()
+        self._lent.flag.set()
 
     @property
     def lent(self) -> Mapping[TopicPartition, Mapping[str, int]]:
@@ -162,17 +190,17 @@ class Sharing:
         Arguments: ``recall``: also take back the slots of our partitions from other members, because the partitions
         stay ours.
         """
-        self._recalling = self._recalling or recall
-        self._leaving = True
-        self._flag.set()
+        self._leave.recalls = self._leave.recalls or recall
+        self._leave.begun = True
+        self.wake()
         if self.thread.is_alive():
-            return self._left.wait(deadline.remaining())
+            return self._leave.over.wait(deadline.remaining())
         return True
 
     def stop(self, deadline: Deadline) -> None:
         """End the thread, and everything that was borrowed."""
         self._stopping = True
-        self._flag.set()
+        self.wake()
         if self.thread.is_alive():
             self.thread.join(deadline.remaining())
         for one in list(self._borrowed.values()):
@@ -183,20 +211,20 @@ class Sharing:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._flag.clear()
+                self._lent.flag.clear()
                 try:
                     self.step()
                     self.trouble, pause = "", SETTLED if self._plan.waits else TICK
                 except RegistryError as e:
                     self.trouble, pause = f"loans of slots wait for ZooKeeper: {e}", TICK
                     self._store.refresh()
-                self._flag.wait(pause)
+                self._lent.flag.wait(pause)
                 if not self._stopping:
                     WakeFlag().wait(PAUSE)  # several changes at once are one
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
             self._dispatcher.abort(e)
         finally:
-            self._left.set()
+            self._leave.over.set()
 
     def step(self) -> None:
         """Look at the group, and do what follows for each partition. Raises RegistryError."""
@@ -207,8 +235,8 @@ class Sharing:
             self._behind = False
         positions = self._access.positions()
         if not self._access.shares and not self._concerned(positions):
-            if self._leaving:
-                self._left.set()
+            if self._leave.begun:
+                self._leave.over.set()
             return
         now = self._connection()
         if now != self._now:
@@ -220,7 +248,7 @@ class Sharing:
         sight = self._look(now, [position.tp for position in self._lent.stays], list(self._borrowed))
         self._now = now
         if self._access.shares:
-            self._quotas(sight)
+            self._plan.look_at(sight, self._topics())
         failures: list[RegistryError] = []
         for position, lent in list(self._lent.stays.items()):
             if position.revoked or positions.get(position.tp) is not position:
@@ -264,28 +292,6 @@ class Sharing:
         topics = self._access.topics()
         return self._store.owned_topics() if topics is None else topics
 
-    # ---- the plan
-
-    def _quotas(self, sight: GroupSight) -> None:
-        """Compute the plan anew if the group has changed and then stayed the same for a while."""
-        topics = self._topics()
-        members: dict[str, SharingMember] = {}
-        for name, registration in sight.registrations.items():
-            share = advertised_share(registration)
-            if share is not None and share.order == self._share.order:
-                try:
-                    subscribed = frozenset(subscribed_topics(registration, topics, exclude_internal=False))
-                except (InvalidTopicFilterError, TopicFilterTimeoutError):
-                    continue
-                members[name] = SharingMember(share.concurrency, subscribed)
-        owners = {tp: owner.consumer for tp, owner in sight.owners.items() if owner.ours}
-        plan, basis, now = self._plan, (members, owners), monotonic()
-        if basis != plan.basis:
-            plan.basis, plan.since, plan.waits = basis, now, True
-        elif plan.waits and now - plan.since >= SETTLED:
-            plan.waits = False
-            plan.quotas = slot_quotas(members, owners)
-
     # ---- our partitions
 
     def _concerned(self, positions: Mapping[TopicPartition, PartitionPosition]) -> bool:
@@ -317,14 +323,14 @@ class Sharing:
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
             del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
-        lender = Lender(self._access.consumer, now.session, self._share.order, stay)
+        lender = Lender(self._access.consumer, now.session, self._plan.order, stay)
         self._lent.begin(position, LentPartition.of_stay(position, lender, view))
 
     def _view(
         self, tp: TopicPartition, sight: GroupSight, in_hand: int = NO_SLOTS, pinned: int = NO_SLOTS
     ) -> LenderView:
         quotas = self._plan.quotas.get(tp, {})
-        if self._recalling:
+        if self._leave.recalls:
             quotas = {self._access.consumer: SLOTS}
         return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, in_hand, monotonic())
 
@@ -333,7 +339,7 @@ class Sharing:
         owner = sight.owners.get(tp)
         if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
-        partition = self._reader.partition_of(position) if lent.opened else None
+        partition = self._reader.partitions.of(position) if lent.opened else None
         # before the pinned slots: a message that fails is noted before it leaves the hand
         partitions = self._partitions_of(tp, partition)
         in_hand, before = slots_in_hand(partitions), slots_in_hand([one for one in partitions if one is not partition])
@@ -352,7 +358,7 @@ class Sharing:
         else:
             orders = lender.step(view)
             if lent.reopens or any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
-                self._on_reader(lambda: lent.obey(orders, partition, self._dispatcher, self._reader, self.wake))
+                self._on_reader(lambda: lent.obey(orders, partition, self._reader, self.wake))
         self._write(lent, orders, view)
 
     def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
@@ -362,7 +368,7 @@ class Sharing:
                 return  # it has ended while we were frozen: ZooKeeper would take the write for that of the next owner
             if isinstance(order, WriteLoan):
                 if not self._store.write(tp, order, lent.ledger.lent_note(order.borrower)):
-                    self._flag.set()
+                    self.wake()
             elif isinstance(order, DeleteLoan):
                 self._store.delete(tp, order, reported=view.loans[order.borrower].reported)
 
@@ -377,18 +383,19 @@ class Sharing:
     # ---- others' partitions
 
     def _borrow(self, sight: GroupSight, failures: list[RegistryError]) -> None:
-        leaving = self._leaving  # before the loans are looked at: whoever leaves says first that they are to come back
+        # before the loans are looked at: whoever leaves says first that they are to come back
+        leaving = self._leave.begun
         own = {position.tp for position in self._access.positions().values()}
         if not self._access.shares:
             own |= sight.mine.keys()
         for tp in {*sight.mine, *self._borrowed} - own:
             if (one := self._borrowed.get(tp)) is None or one.word is not None:
-                one = self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
+                one = self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._plan.order)
             with self._alone(failures):
                 self._serve(one, sight)
-        lent = self._recalling and any(lent.lender.lent for lent in self._lent.stays.values())
+        lent = self._leave.recalls and any(lent.lender.lent for lent in self._lent.stays.values())
         if leaving and not lent and all(one.left for one in self._borrowed.values()):
-            self._left.set()
+            self._leave.over.set()
 
     def _serve(self, one: BorrowedPartition, sight: GroupSight) -> None:
         """Do what one loan to us asks for."""
@@ -400,12 +407,12 @@ class Sharing:
             None if seen is None else seen.loan,
             slots_in_hand(self._partitions_of(tp, one.partition)),
             one.refused,
-            self._leaving,
+            self._leave.begun,
             None if seen is None else seen.report,
         )
         orders = one.borrower.step(view)
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
-        self._on_reader(lambda: one.obey(orders, self._dispatcher, self._reader, self.wake, lender))
+        self._on_reader(lambda: one.obey(orders, self._reader, self.wake, lender))
         # not before: what a former session has borrowed must not begin once the group was seen in a new one
         one.begin_while(LoanSight(access.session.lease, self._now.epoch))
         if one.begun is not None:
@@ -417,12 +424,12 @@ class Sharing:
             access.forget()
         if seen is not None and not seen.reported:
             one.told = None  # its node is gone, perhaps with an earlier loan
-        report = one.report(view.session, monotonic(), leaving=self._leaving, in_hand=view.in_hand)
+        report = one.report(view.session, monotonic(), leaving=self._leave.begun, in_hand=view.in_hand)
         if report is not None and seen is not None:
             if self._store.report(tp, seen.version, report, exists=seen.reported):
                 one.reported(report, monotonic())
             else:
-                self._flag.set()
+                self.wake()
         if seen is None and one.partition is None and not self._partitions_of(tp, None):
             self._borrowed.pop(tp, None)
 
