@@ -140,7 +140,7 @@ class SharedSlots:
         self._gaps &= ~slots
 
     def reopen(self, slots: int) -> tuple[int, set[int]]:
-        """Begin messages of these slots again; see ``Dispatcher.reopen``."""
+        """Begin messages of these slots again; see ``MessageIntake.reopen``."""
         slots &= ~(self._gaps & self.in_hand)
         self.take_on(slots)
         return slots, {work.offset for work in self.hand if slots >> work.slot & 1}

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
-from zkconsumer.balance.sharing.lender import Beginning, DeleteLoan, Lender, LenderView, SeenLoan, WriteLoan
+from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.lender_rules import Beginning, DeleteLoan, Lender, LenderView, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote

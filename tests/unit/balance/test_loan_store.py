@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zkconsumer.balance.sharing.lender import DeleteLoan, WriteLoan
+from zkconsumer.balance.sharing.lender_rules import DeleteLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import LoanStore
 from zkconsumer.core.finished_note import FinishedNote

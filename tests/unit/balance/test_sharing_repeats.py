@@ -21,7 +21,7 @@ from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import lent_partition, sharing_thread
-from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.lender_rules import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner

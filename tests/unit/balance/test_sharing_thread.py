@@ -13,7 +13,7 @@ from tests.unit.balance.loan_fakes import TP, Store
 from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, ReadProgress, SharedSlots
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
-from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.lender_rules import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.loan_nodes import Loan
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner

@@ -9,7 +9,7 @@ from typing import Any
 
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger

@@ -8,7 +8,7 @@ from dataclasses import replace
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.sharing.lender import (
+from zkconsumer.balance.sharing.lender_rules import (
     CloseSlots,
     Lender,
     LenderOrder,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.balance.sharing.lender import DeleteLoan, SeenLoan, WriteLoan
+from zkconsumer.balance.sharing.lender_rules import DeleteLoan, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import LoanReport, decode_loan, decode_report, encode_loan, encode_report
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.registration import Registration

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from zkconsumer.balance.sharing.lender import Beginning
+from zkconsumer.balance.sharing.lender_rules import Beginning
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind, slot_of_mark

@@ -22,8 +22,8 @@ from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
-from zkconsumer.balance.sharing.borrower import BorrowerView
-from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
+from zkconsumer.balance.sharing.borrower_rules import BorrowerView
+from zkconsumer.balance.sharing.lender_rules import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, LentPartitions, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
