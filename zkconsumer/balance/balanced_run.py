@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import NamedTuple, Protocol
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance, RunEnd, RunSummary
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
@@ -22,12 +21,13 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.message_intake import ENOUGH
 from zkconsumer.balance.open_partition import Lending, OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
-from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
+from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
+from zkconsumer.balance.until import RunEndWatch
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.balance.workers import BatchSize
@@ -35,6 +35,7 @@ from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import AdvertisedShare
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -52,16 +53,6 @@ STOP_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 
 
-class Until(Protocol):
-    """When a run ends by itself; see :class:`zkconsumer.balance.until.RunEndWatch`."""
-
-    def limit(self, tp: TopicPartition) -> int:
-        """Return the offset before which a partition is handled. Any thread."""
-
-    def reached(self, positions: Sequence[PartitionPosition]) -> bool:
-        """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class BalancedOptions:
     """The options of ``run`` with ``concurrency``; see there."""
@@ -72,7 +63,7 @@ class BalancedOptions:
     batch: int = 1
     retry: Retry = field(default_factory=Retry)
     failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
-    until: Until | None = None
+    until: RunEndWatch | None = None
     dead_letter: DeadLetterTarget = None
 
     def __post_init__(self) -> None:
@@ -90,7 +81,7 @@ class MemberAccess:
 
     consumer: ConsumerId
     group: str
-    lookup: MessageReader
+    lookup: MessageLookup
     delivery: MemberStreams
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
@@ -109,9 +100,9 @@ class BalancedRun:
     """One run. Nothing is started before :meth:`until_the_end`."""
 
     def __init__(self, member: MemberAccess, handler: Handler, options: BalancedOptions) -> None:
-        self._member = member
+        self.member = member
         self._until = options.until
-        self._concurrency = options.concurrency
+        self.concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
         self.reached_end = False
@@ -145,7 +136,7 @@ class BalancedRun:
             self.sharing = Sharing(member.sharing, self.dispatcher, reader, lent, share)
 
     def _reader(self, options: BalancedOptions, lending: Lending | None) -> Reader:
-        member, executor = self._member, self.executor
+        member, executor = self.member, self.executor
         limits = member.limits if options.until is None else member.limits._replace(end=options.until.limit)
         idle = [self.dead_letters.tend]
         if isinstance(executor, ThreadExecutor):
@@ -164,9 +155,7 @@ class BalancedRun:
     def _executor(self, handler: Handler, options: BalancedOptions, sizes: BatchSize) -> Executor:
         if not isinstance(options.executor, str):
             return options.executor
-        return ThreadExecutor(
-            handler, options.concurrency, batch=options.batch, name=self._member.consumer, sizes=sizes
-        )
+        return ThreadExecutor(handler, options.concurrency, batch=options.batch, name=self.member.consumer, sizes=sizes)
 
     # ---- the caller's thread
 
@@ -179,7 +168,7 @@ class BalancedRun:
             if self.sharing is not None:
                 self.sharing.start()
             self.dead_letters.start()
-            if self._member.parks:
+            if self.member.parks:
                 self.pointers.start()
             self.executor.start(self.dispatcher)
             error = self._wait()
@@ -192,14 +181,14 @@ class BalancedRun:
 
     def _wait(self) -> BaseException | None:
         """Wait for the end. Returns the error that ended the run, None for a shutdown, or for ``until``."""
-        timeout = self._member.timeout
+        timeout = self.member.timeout
         pause = SLICE if timeout is None else max(0.01, min(SLICE, timeout / 4))
         while True:
             try:
                 return self._events.get(timeout=pause)
             except Empty:
                 pass
-            if self._hurried or self._member.closing():
+            if self._hurried or self.member.closing():
                 return None
             if self._at_end():
                 return None
@@ -217,7 +206,7 @@ class BalancedRun:
         message whose dead letter cannot be delivered comes again.
         """
         if not self.reached_end:
-            if self._until is None or not self._until.reached(list(self._member.positions().values())):
+            if self._until is None or not self._until.reached(list(self.member.positions().values())):
                 return False
             self.reached_end = True
             self.dispatcher.end()
@@ -225,16 +214,16 @@ class BalancedRun:
         return not any(one.in_hand for one in waited_for)
 
     def _nothing_came(self) -> ConsumerTimeoutException:
-        streams = self._member.delivery.streams()
+        streams = self.member.delivery.streams()
         return streams[0][2].nothing_came() if streams else nothing_came("")
 
     def _end(self, error: BaseException | None) -> None:
         """Stop everything, and wait until all handlers have returned, or somebody is in a hurry."""
         self.dispatcher.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
-            self._member.shut_down()
+            self.member.shut_down()
         while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
-            if self._member.closed():  # other members may have the messages now: end what can be ended
+            if self.member.closed():  # other members may have the messages now: end what can be ended
                 self.executor.stop(Deadline(0.0))
         self.executor.stop(Deadline(0.0))
         self._recall()
@@ -248,7 +237,7 @@ class BalancedRun:
         the next run, or the next owner, takes over the loans.
         """
         sharing, trouble = self.sharing, Deadline(STOP_WITHIN)
-        while sharing is not None and not self._hurried and not self._member.closing():
+        while sharing is not None and not self._hurried and not self.member.closing():
             if sharing.leave(Deadline(SLICE), recall=True):
                 return
             if not sharing.trouble:
@@ -263,7 +252,7 @@ class BalancedRun:
             last.callback(self._tell_of_late_handlers)
             last.callback(self._stop_reader)
             last.callback(lambda: self.executor.stop(Deadline(STOP_WITHIN)))
-            last.callback(self._member.shut_down)
+            last.callback(self.member.shut_down)
             self.dispatcher.end()
 
     def _stop_reader(self) -> None:
@@ -297,7 +286,7 @@ class BalancedRun:
 
     def state(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
-        return run_state(self._parts)
+        return run_state(self)
 
     def summary(self, ended: RunEnd) -> RunSummary:
         """Return what the run has done. Arguments: ``ended`` is the cause of its end."""
@@ -305,14 +294,9 @@ class BalancedRun:
         dead = self.dead_letters.delivered + self.pointers.lost
         return RunSummary(self.dispatcher.handled, failures.failed, failures.parking.parked, dead, ended)
 
-    @property
-    def _parts(self) -> RunParts:
-        executor, limit = self.executor, self._member.handler_timeout
-        return RunParts(self.dispatcher, self.reader, executor, self.pointers, self._concurrency, limit, self.sharing)
-
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
-        return run_problems(self._parts)
+        return run_problems(self)
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""
@@ -360,40 +344,28 @@ BLOCKED = 5.0
 # may ask, also a signal handler, and the numbers of one partition may be a moment apart.
 
 
-class RunParts(NamedTuple):
-    """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none; ``sharing`` if it shares."""
-
-    dispatcher: Dispatcher
-    reader: Reader
-    executor: Executor
-    pointers: PointerReader
-    concurrency: int
-    limit: float | None = None
-    sharing: Sharing | None = None
-
-
-def run_state(parts: RunParts) -> BalanceState:
+def run_state(run: BalancedRun) -> BalanceState:
     """Return what a run does now."""
-    dispatcher, executor, partitions = parts.dispatcher, parts.executor, parts.reader.partitions
+    dispatcher, executor, partitions = run.dispatcher, run.executor, run.reader.partitions
     now = monotonic()
     running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
     return BalanceState(
-        parts.concurrency,
+        run.concurrency,
         tuple(_partition(partition, running, now) for partition in sorted(partitions, key=lambda one: one.position.tp)),
         dispatcher.failures.failed,
         dispatcher.failures.late,
         dispatcher.zombies,
-        parts.pointers.lost,
-        tuple(_troubles(parts)),
-        tuple(_warnings(parts)),
+        run.pointers.lost,
+        tuple(_troubles(run)),
+        tuple(_warnings(run)),
         dispatcher.intake.workers.sizes.times.value(),
     )
 
 
-def run_problems(parts: RunParts) -> tuple[str, ...]:
+def run_problems(run: BalancedRun) -> tuple[str, ...]:
     """Return :attr:`BalanceState.problems`, without taking a lock."""
-    stops = (f"{partition.position.tp} {why}" for partition in parts.reader.partitions if (why := _stopped(partition)))
-    return (*stops, *_troubles(parts))
+    stops = (f"{partition.position.tp} {why}" for partition in run.reader.partitions if (why := _stopped(partition)))
+    return (*stops, *_troubles(run))
 
 
 def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
@@ -402,9 +374,9 @@ def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
     return tell() if tell is not None else ()
 
 
-def _troubles(parts: RunParts) -> Iterator[str]:
+def _troubles(run: BalancedRun) -> Iterator[str]:
     """Yield what keeps a run from its work, beside partitions that stand still."""
-    executor, limit, now = parts.executor, parts.limit, monotonic()
+    executor, limit, now = run.executor, run.member.handler_timeout, monotonic()
     if limit is not None:
         for work, began in running_works(executor):
             if now - began > limit:
@@ -416,23 +388,23 @@ def _troubles(parts: RunParts) -> Iterator[str]:
     behind = getattr(executor, "lag", 0.0)
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
-    if parts.sharing is not None and parts.sharing.trouble:
-        yield parts.sharing.trouble
-    unstored = parts.reader.unstored
+    if run.sharing is not None and run.sharing.trouble:
+        yield run.sharing.trouble
+    unstored = run.reader.unstored
     if unstored:
         some, longest = first_of(sorted(unstored)), max(unstored.values())
         yield f"{some}: results wait up to {longest:.0f} s to be stored, and no more is handled until they are"
-    for tp, why in sorted(parts.pointers.trouble.copy().items()):
+    for tp, why in sorted(run.pointers.trouble.copy().items()):
         yield f"{tp}: parked messages have to wait: {why}"
 
 
-def _warnings(parts: RunParts) -> Iterator[str]:
+def _warnings(run: BalancedRun) -> Iterator[str]:
     """Yield what somebody should look after although everything is handled."""
-    for risk in parts.pointers.retention.at_risk:
+    for risk in run.pointers.retention.at_risk:
         yield f"{risk.partition}: {risk.text}"
-    rules = parts.dispatcher.failures.rules
+    rules = run.dispatcher.failures.rules
     if rules.parks and rules.order is not Order.PARTITION:
-        for partition in parts.reader.partitions:
+        for partition in run.reader.partitions:
             if partition.own and (why := partition.position.stored.parking_trouble):
                 yield f"nothing of {partition.position.tp} can be parked: {why}"
 

@@ -234,9 +234,8 @@ class DeadLetters:
     def _point_at(self, one: _Waiting) -> str:
         if not self._keeps_pointers:
             return _NO_POINTERS
-        position, ledger = one.work.ledger.position, one.work.ledger
-        if not ledger.may_park:
-            return f"no pointers of it can be kept: {position.stored.parking_trouble}"
+        if trouble := one.work.ledger.position.stored.parking_trouble:
+            return f"no pointers of it can be kept: {trouble}"
         return "" if one.work.ledger.point_at([one.pointer]) else _FULL
 
 

@@ -121,7 +121,7 @@ class FailedMessages:
         )
 
     def _may_park(self, partition: OpenPartition) -> bool:
-        kept = self.rules.parks and partition.own and partition.ledger.may_park
+        kept = self.rules.parks and partition.own and partition.position.stored.may_park
         return kept and self.rules.order is not Order.PARTITION
 
     def _limit_reached(self, work: ReadWork, failure: str) -> bool:

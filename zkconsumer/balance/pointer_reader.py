@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
@@ -24,7 +24,7 @@ from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError, RegistryError
-from zkconsumer.fetch.message_lookup import MessageAt, Retention
+from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.runtime.deadline import Deadline
@@ -45,21 +45,6 @@ BELIEVED_AFTER = 60.0
 """Seconds after which a log that ends before the message is believed. A new leader may know less for some time."""
 
 
-class MessageReader(Protocol):
-    """Reads messages at offsets; see :class:`zkconsumer.fetch.message_lookup.MessageLookup`."""
-
-    def read(
-        self, tp: TopicPartition, offsets: Iterable[int], deadline: Deadline, most_bytes: int = 1 << 62
-    ) -> dict[int, MessageAt]:
-        """Return what stands at the offsets. Raises BrokerError."""
-
-    def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
-        """Return what may delete messages of a partition. Raises BrokerError, RegistryError."""
-
-    def close(self) -> None:
-        """End all waits."""
-
-
 class PointerReader:
     """Hands parked messages to the dispatcher when they are due.
 
@@ -78,7 +63,7 @@ class PointerReader:
         name: str,
         partitions: Iterable[OpenPartition],
         intake: MessageIntake,
-        lookup: MessageReader,
+        lookup: MessageLookup,
         most: int = AT_ONCE,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
@@ -332,7 +317,7 @@ class _Watched:
 class RetentionWatch:
     """Watches the oldest pointer of each owned partition. ``at_risk`` are those to report now."""
 
-    def __init__(self, lookup: MessageReader) -> None:
+    def __init__(self, lookup: MessageLookup) -> None:
         self.at_risk: tuple[PointerAtRisk, ...] = ()
         self._lookup = lookup
         self._watched: dict[TopicPartition, _Watched] = {}

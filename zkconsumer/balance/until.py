@@ -226,7 +226,7 @@ def _base_of(position: PartitionPosition) -> int:
     ledger = position.ledger
     if position.consumed is None or ledger is None or not ledger.pointers:
         return -1 if position.consumed is None else position.consumed
-    return max(position.consumed, ledger.point(pointers=ledger.may_park).offset)
+    return max(position.consumed, ledger.point(pointers=position.stored.may_park).offset)
 
 
 def _offset_of(partition: Any, offset: Any) -> tuple[TopicPartition, int]:

@@ -12,12 +12,12 @@ The bytes may be anybody's. Only a whole note of a known version is a note. No b
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
-from zkconsumer.core.unfinished_offsets import Finished
+from zkconsumer.core.unfinished_offsets import Finished, joined
 
 MAGIC = b"\x8aZN"
 VERSION = 1
@@ -90,13 +90,31 @@ class FinishedNote:
 
     def before(self, end: int) -> FinishedNote:
         """Return the same note without what it says of ``end`` and later offsets."""
-        kept = []
-        for one in self.finished:
-            if one.start < end:
-                unfinished = tuple(offset for offset in one.unfinished if offset < end)
-                kept.append(one._replace(end=min(one.end, end), unfinished=unfinished))
-        attempts = {o: a for o, a in self.attempts.items() if o < end}
-        return replace(self, finished=tuple(kept), attempts=attempts)
+        kept = tuple(part for one in self.finished if (part := one.before(end)) is not None)
+        return replace(self, finished=kept, attempts={o: a for o, a in self.attempts.items() if o < end})
+
+    def of_slots(self, slots: int) -> FinishedNote:
+        """Return what this says of ``slots``, with all attempts."""
+        kept = tuple(part for one in self.finished if (part := one.of_slots(slots)) is not None)
+        return FinishedNote(self.base, kept, self.attempts)
+
+    def told_from(self, base: int, slots: int) -> list[Finished]:
+        """Return what this says of ``slots``, beyond a ``base`` that may be lower: all before its own is finished."""
+        before = [Finished(base, self.base, (), slots)] if self.base > base and slots else []
+        return [*before, *self.of_slots(slots).finished]
+
+
+def together(parts: Collection[tuple[FinishedNote, int]]) -> FinishedNote:
+    """Return one note of disjoint sets of slots, each finished before its own base."""
+    base = min((note.base for note, _ in parts), default=0)
+    pieces: list[Finished] = []
+    attempts: dict[int, Attempts] = {}
+    for note, slots in parts:
+        if note.base > base and slots:
+            pieces.append(Finished(base, note.base, (), slots))
+        pieces += note.finished
+        attempts |= note.attempts
+    return FinishedNote(base, joined(pieces), attempts)
 
 
 def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:

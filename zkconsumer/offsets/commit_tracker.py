@@ -118,7 +118,7 @@ class CommitTracker:
             ledger, committed = found.position.ledger, found.committed
             if ledger is not None and committed is not None:
                 count += ledger.unnoted
-                dirty = dirty or ledger.dirty or ledger.base != committed
+                dirty = dirty or ledger.unnoted > 0 or ledger.base != committed
         return count, dirty
 
     def look_at_pointers(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.finished_note import Attempts, FinishedNote, together
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, lost_from
 from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, joined
@@ -234,14 +234,9 @@ class MessageLedger:
             note = FinishedNote(base, (*finished, *self._finished_ahead(self._unfinished.slots)), attempts)
             if self._lent:
                 loans = [(lent, self._lent_slots[name]) for name, lent in self._lent.items()]
-                note = _together((note, self._unfinished.slots), *loans)
+                note = together([(note, self._unfinished.slots), *loans])
             kept = tuple(self._pointers.values()) if changes else None
             return CommitPoint(note.base, note, kept, passed, changes, self._serial, self)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether something changed since the last commit that was stored."""
-        return self._serial != self._stored
 
     @property
     def unnoted(self) -> int:
@@ -261,11 +256,6 @@ class MessageLedger:
         if self._stored >= self._looked_at[0]:
             self._looked_at = self._serial, now
         return self._looked_at[1]
-
-    @property
-    def may_park(self) -> bool:
-        """Whether pointers of this partition can be stored; ``position.stored.parking_trouble`` tells why not."""
-        return self.position.stored.may_park
 
     def stored(self, point: CommitPoint) -> bool:
         """Note that this was written. Returns False, and notes nothing, if it is of an earlier ledger."""
@@ -317,7 +307,7 @@ class MessageLedger:
             attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
             note = FinishedNote(base, (*pieces, *self._finished_ahead(slots), *self._parked_ahead(slots)), attempts)
             had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
-            self._lent[borrower] = note if had is None else _together((had, had_slots), (note, slots))
+            self._lent[borrower] = note if had is None else together([(had, had_slots), (note, slots)])
             self._lent_slots[borrower] = had_slots | slots
             self._serial += 1
             self._moved()
@@ -342,8 +332,7 @@ class MessageLedger:
             again = self._unfinished.take_on(slots, note.base, note.finished)
             self._attempts.update(note.attempts)
             if keeps:
-                kept = tuple(part for one in note.finished if (part := one.of_slots(keeps)) is not None)
-                self._lent[borrower] = FinishedNote(note.base, kept, note.attempts)
+                self._lent[borrower] = note.of_slots(keeps)
                 self._lent_slots[borrower] = keeps
             self._serial += 1
             return again
@@ -413,16 +402,3 @@ def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | Non
     """Return the pointers with these changes: added and replaced pointers, and None for removed pointers."""
     merged = {**pointers, **changes}
     return {offset: pointer for offset, pointer in merged.items() if pointer is not None}
-
-
-def _together(*loans: tuple[FinishedNote, int]) -> FinishedNote:
-    """Return one note of disjoint sets of slots, each finished before its own base."""
-    base = min(note.base for note, _ in loans)
-    pieces: list[Finished] = []
-    attempts: dict[int, Attempts] = {}
-    for note, slots in loans:
-        if note.base > base and slots:
-            pieces.append(Finished(base, note.base, (), slots))
-        pieces += note.finished
-        attempts |= note.attempts
-    return FinishedNote(base, joined(pieces), attempts)

@@ -144,7 +144,7 @@ class StoredOffset:
         if self.undecided is not None or self.committed is None:
             return False
         if ledger is not None:
-            return ledger.dirty or self.must_write or ledger.base != self.committed
+            return ledger.unnoted > 0 or self.must_write or ledger.base != self.committed
         return self.must_write or self.due_offset(counting_held=counting_held) is not None
 
     @property
@@ -160,7 +160,7 @@ class StoredOffset:
         """
         ledger = self.position.ledger
         assert ledger is not None
-        if not (always or ledger.dirty or self.must_write or ledger.base != self.committed):
+        if not (always or ledger.unnoted or self.must_write or ledger.base != self.committed):
             return None
         point = ledger.point(pointers=self.may_park)
         return replace(point, note=replace(point.note, by_key=by_key))

@@ -27,7 +27,7 @@ def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
     assert borrower.step(BorrowerView(20, 10, loan)) == [TakeOn(3, loan.note)]
     for owner in (None, 11, None, 10):
         assert borrower.step(BorrowerView(20, owner, loan)) == []
-        assert (borrower.held, borrower.allowed) == (3, 3 if owner == 10 else 0)
+        assert (borrower.held, borrower.reports) == (3, 3 if owner == 10 else None)
 
 
 def test_slots_that_left_the_loan_hold_back_no_base() -> None:
@@ -59,7 +59,7 @@ def test_a_second_run_begins_nothing_that_the_first_gave_back() -> None:
     (taken,) = borrower.step(BorrowerView(20, 10, loan, report=report))
     assert isinstance(taken, TakeOn)
     assert (taken.slots, set(taken.note.finished)) == (3, {Finished(5, 9, (), 3), finished.of_slots(3)})
-    assert (borrower.held, borrower.allowed, borrower.reports) == (3, 3, 3)
+    assert (borrower.held, borrower.closing, borrower.reports) == (3, 0, 3)
     assert borrower.note(None) == FinishedNote(9, (Finished(9, 50, (20,), 4),)), "of what was given back"
     (again,) = borrower.step(BorrowerView(20, 10, replace(loan, number=8), report=report))
     assert isinstance(again, TakeOn)

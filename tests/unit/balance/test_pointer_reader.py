@@ -74,7 +74,7 @@ class Fixture:
         self.refreshed = 0
         self.returned: list[int] = []
         clocks: Any = {"now_ms": lambda: self.now_ms, "monotonic": lambda: self.clock}
-        self.reader = PointerReader("g_c", self.partitions, cast(Any, self), self.log, 3, **clocks)
+        self.reader = PointerReader("g_c", self.partitions, cast(Any, self), cast(Any, self.log), 3, **clocks)
         self.pointer_works = self.reader.works
 
     def refresh_parked(self, partition: Any) -> None:

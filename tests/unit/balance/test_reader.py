@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.timing import eventually
 from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
-from zkconsumer.balance.balanced_run import RunParts, run_problems
+from zkconsumer.balance.balanced_run import run_problems
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import Lending, ReadLimits
@@ -331,7 +331,8 @@ def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, m
 def test_results_that_wait_to_be_stored_are_told(world: World) -> None:
     world.deliver(0, 1)
     world.read()
-    parts = RunParts(world.dispatcher, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
+    nothing = SimpleNamespace(trouble={}, handler_timeout=None)
+    parts: Any = SimpleNamespace(reader=world.reader, executor=None, pointers=nothing, sharing=None, member=nothing)
     assert run_problems(parts) == ()
     world.reader.unstored = {TP: 7.4}
     (problem,) = run_problems(parts)

@@ -274,7 +274,7 @@ def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
 def test_pointers_that_others_wrote_are_taken_over() -> None:
     owner = ledger(0, pointers={1: Pointer(1, PointerKind.DEAD)})
     owner.pointers_read({1: Pointer(1)})
-    assert not owner.dirty, "nothing is to be written"
+    assert not owner.unnoted, "nothing is to be written"
     assert owner.pointers == {1: Pointer(1)}
 
 

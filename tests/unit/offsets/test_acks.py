@@ -118,7 +118,7 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
     ledger.finish([100])
     one.commit()
     assert server.pointers() == {}
-    assert (server.offset(), ledger.dirty) == (102, False)
+    assert (server.offset(), ledger.unnoted) == (102, 0)
 
 
 def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
@@ -215,7 +215,7 @@ def test_a_deleted_node_of_pointers_is_made_again(server: Fake) -> None:
     assert ledger.pointers == {100: Pointer(100)}
     one.commit()
     assert server.pointers() == {100: Pointer(100)}
-    assert not ledger.dirty
+    assert not ledger.unnoted
 
 
 def test_a_foreign_node_that_is_removed_lets_park_again(server: Fake) -> None:

@@ -97,7 +97,7 @@ def test_what_was_answered_counts_if_the_next_answer_fails(owner: Owner) -> None
     noted = [position.tp.partition for position in owner.owned if position.stored.committed == 100 + EACH]
     assert noted == owner.committed()
     assert noted
-    assert not any(ledger_of(owner.owned[number]).dirty for number in noted)
+    assert not any(ledger_of(owner.owned[number]).unnoted for number in noted)
 
 
 def test_the_partition_that_was_tried_longest_ago_comes_first(owner: Owner) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
-from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.finished_note import FinishedNote, together
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.ownership.message_ledger import MessageLedger
 
 
@@ -65,7 +64,6 @@ BorrowerOrder = EndLoan | TakeOn | GiveUp
 class Borrower:
     """One member's loan of one partition.
 
-    * ``allowed``: the slots of which messages may begin now
     * ``held``: the slots that its ledger counts; ``closing``: those of them of which no message may begin any more
     * ``reports``: the slots to report as held, None if nothing is to be reported; ``number`` of the loan it answers, of
       this ``stay`` and to this ``session`` of ours
@@ -77,7 +75,6 @@ class Borrower:
         self.session = 0
         self.number = -1
         self.held = NO_SLOTS
-        self.allowed = NO_SLOTS
         self.closing = NO_SLOTS
         self.reports: int | None = None
         self._declined = NO_SLOTS
@@ -103,14 +100,14 @@ class Borrower:
         if view.owner_session != loan.lender_session:
             # The owner has gone. The next one of ours takes the loan over; another one repeats what is not committed.
             # If it is this member, what is known here is kept until its own stay begins, which ends the loan.
-            self.allowed, self.reports = NO_SLOTS, None
+            self.reports = None
             return orders
         self._answer(loan, view, orders)
         return orders
 
     def _forget(self, stay: str, session: int) -> None:
         self.stay, self.session, self.number = stay, session, -1
-        self.held = self.allowed = self.closing = self._declined = self._awaited = NO_SLOTS
+        self.held = self.closing = self._declined = self._awaited = NO_SLOTS
         self.reports = None
         self._gone = []
 
@@ -138,7 +135,6 @@ class Borrower:
             self.held &= ~gone
         self._vouch(loan, gone)
         self.closing = self.held & ~wanted
-        self.allowed = self.held & wanted
         # Slots in hand since an earlier stay are reported too: nobody else may begin their keys.
         self.reports = self.held | view.in_hand & self._awaited
 
@@ -150,9 +146,7 @@ class Borrower:
         pieces, attempts = list(note.finished), dict(note.attempts)
         for slots, gone in self._gone:
             if back := slots & new:
-                if gone.base > note.base:
-                    pieces.append(Finished(note.base, gone.base, (), back))
-                pieces += (part for one in gone.finished if (part := one.of_slots(back)) is not None)
+                pieces += gone.told_from(note.base, back)
                 attempts.update(gone.attempts)
         return FinishedNote(note.base, tuple(pieces), attempts)
 
@@ -181,12 +175,4 @@ class Borrower:
         parts = list(self._gone)
         if ledger is not None and self.held:
             parts.append((self.held, ledger.point().note))
-        base = min((note.base for _, note in parts), default=0)
-        pieces: list[Finished] = []
-        attempts: dict[int, Attempts] = {}
-        for slots, note in parts:
-            if note.base > base:
-                pieces.append(Finished(base, note.base, (), slots))
-            pieces += (part for one in note.finished if (part := one.of_slots(slots)) is not None)
-            attempts.update(note.attempts)
-        return FinishedNote(base, tuple(pieces), attempts)
+        return together([(note.of_slots(slots), slots) for slots, note in parts])

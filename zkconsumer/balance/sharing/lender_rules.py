@@ -179,9 +179,9 @@ class Lender:
             if not held or borrower == self._consumer:
                 known += told.finished
                 continue
-            known += _of_slots(told, loan.lent & ~held).finished
+            known += told.of_slots(loan.lent & ~held).finished
             self._adopt(borrower, loan, held, view.pinned)
-            lent[borrower] = _of_slots(told, held)
+            lent[borrower] = told.of_slots(held)
         return Beginning(self.own, lent, tuple(known))
 
     def ready(self, view: LenderView) -> bool:
@@ -262,7 +262,7 @@ class Lender:
         answer = report if loan.answered_by(report) else None
         if answer is not None and self._taken.get(borrower) != answer:
             self._taken[borrower] = answer
-            orders.append(TakeReport(borrower, _of_slots(answer.note, loan.lent)))
+            orders.append(TakeReport(borrower, answer.note.of_slots(loan.lent)))
         if view.sessions.get(borrower) != loan.borrower_session:
             back = loan.lent
         elif answer is not None:
@@ -330,12 +330,6 @@ def _same(seen: Loan, wanted: Loan) -> bool:
     return replace(seen, note=wanted.note) == wanted
 
 
-def _of_slots(note: FinishedNote, slots: int) -> FinishedNote:
-    """Return what a note says of these slots."""
-    pieces = tuple(part for one in note.finished if (part := one.of_slots(slots)) is not None)
-    return FinishedNote(note.base, pieces, note.attempts)
-
-
 def _told(start: int, note: FinishedNote | None, seen: SeenLoan, loan: Loan, *, same_stay: bool) -> FinishedNote:
     """Return what is finished of a loan's slots from ``start`` on: by the store's note, the loan and its report.
 
@@ -343,15 +337,13 @@ def _told(start: int, note: FinishedNote | None, seen: SeenLoan, loan: Loan, *, 
     """
     if note is None:
         return FinishedNote(start)
-    pieces = list(_of_slots(note, loan.lent).finished)
+    pieces = list(note.of_slots(loan.lent).finished)
     attempts = dict(note.attempts)
     report = seen.report
     sayings = [loan.note] if same_stay else []
     if same_stay and report is not None and loan.answered_by(report):
         sayings.append(report.note)
     for said in sayings:
-        if said.base > start:
-            pieces.append(Finished(start, said.base, (), loan.lent))
-        pieces += _of_slots(said, loan.lent).finished
+        pieces += said.told_from(start, loan.lent)
         attempts.update(said.attempts)
     return FinishedNote(start, tuple(rest for one in pieces if (rest := one.beyond(start)) is not None), attempts)

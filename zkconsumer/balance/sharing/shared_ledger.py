@@ -58,16 +58,6 @@ class SharedLedger(MessageLedger):
         """Always False: the slot of each message is needed."""
         return False
 
-    @property
-    def slots(self) -> int:
-        """The slots that are counted here."""
-        return self._unfinished.slots
-
-    @property
-    def read_to(self) -> int:
-        """The offset at which reading must go on."""
-        return self._unfinished.read_to
-
     def attempted_slots(self) -> int:
         """Return the slots of messages that have failed here, or wait for their pointers to be stored."""
         with self._lock:
@@ -89,7 +79,7 @@ class SharedLedger(MessageLedger):
 
     def lend_slots(self, borrower: str, slots: int) -> None:
         """Count slots as lent; no message of them may be in hand."""
-        self.lend(borrower, slots, self.offsets_of(slots))
+        self.lend(borrower, slots, self._offsets_of(slots))
 
     def lent_note(self, borrower: str) -> FinishedNote:
         """Return what a borrower has finished, as far as it is known here."""
@@ -104,7 +94,7 @@ class SharedLedger(MessageLedger):
 
     def give_up(self, slots: int) -> FinishedNote:
         """Count these slots no more. Returns what is finished of them."""
-        offsets = self.offsets_of(slots)
+        offsets = self._offsets_of(slots)
         with self._lock:
             base = self._unfinished.base
             pieces = self._unfinished.give_up(slots, offsets)
@@ -128,10 +118,10 @@ class SharedLedger(MessageLedger):
         """
         with self._lock:
             base = self._unfinished.base
-            offsets = [o for o in self.offsets_of(slots) if o not in in_hand and o not in self._passing]
+            offsets = [o for o in self._offsets_of(slots) if o not in in_hand and o not in self._passing]
             return self._unfinished.take_on(slots, base, self._unfinished.give_up(slots, offsets))
 
-    def offsets_of(self, slots: int) -> list[int]:
+    def _offsets_of(self, slots: int) -> list[int]:
         """Return the unfinished messages of these slots."""
         with self._lock:
             unfinished = self._unfinished
