@@ -12,6 +12,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -227,7 +228,7 @@ def _delivery(producer: Any) -> _Deliver:
     if any(kind.__name__ == "SerializingProducer" for kind in type(producer).__mro__):
         raise TypeError(f"{name} would serialize bytes once more: give a confluent_kafka.Producer")
     if all(callable(getattr(producer, method, None)) for method in ("produce", "flush", "list_topics")):
-        return _Confluent(producer)
+        return partial(_send_confluent, producer)
     if all(callable(getattr(producer, method, None)) for method in ("send", "flush", "partitions_for")):
         config = getattr(producer, "config", None) or {}
         for key in ("key_serializer", "value_serializer"):
@@ -235,7 +236,7 @@ def _delivery(producer: Any) -> _Deliver:
                 raise TypeError(f"{name} has a {key}, which would serialize bytes once more: give one without")
         if config.get("acks") == 0:  # such a producer reports an offset all the same
             raise TypeError(f"{name} has acks=0, so nothing is acknowledged: give one with acks='all'")
-        return _KafkaPython(producer)
+        return partial(_send_kafka_python, producer)
     raise TypeError(
         f"{name} is no producer that is known here: give a confluent_kafka.Producer or a kafka.KafkaProducer,"
         " or a function as dead_letter"
@@ -253,49 +254,35 @@ def _partition_count(producer: Any) -> Callable[[str, float], int]:
     return listed
 
 
-class _Confluent:
-    """Sends with ``confluent_kafka.Producer``."""
+def _send_confluent(producer: Any, topic: str, letters: _Outgoing, until: float) -> list[str]:
+    """Send with ``confluent_kafka.Producer``."""
+    errors = [_LATE] * len(letters)
 
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
+    def delivered(at: int, error: Any, message: Any) -> None:
+        offset = None if error is not None else message.offset()
+        errors[at] = str(error) if error is not None else "" if offset is not None and offset >= 0 else _UNCONFIRMED
 
-    def __call__(self, topic: str, letters: _Outgoing, until: float) -> list[str]:
-        errors = [_LATE] * len(letters)
-
-        def delivered(at: int, error: Any, message: Any) -> None:
-            offset = None if error is not None else message.offset()
-            errors[at] = str(error) if error is not None else "" if offset is not None and offset >= 0 else _UNCONFIRMED
-
-        for at, (letter, partition) in enumerate(letters):
-            place = {} if partition is None else {"partition": partition}
-            report = lambda error, message, at=at: delivered(at, error, message)  # noqa: E731
-            try:
-                self._producer.produce(
-                    topic, letter.value, letter.key, on_delivery=report, headers=letter.headers, **place
-                )
-            except Exception as error:  # noqa: BLE001 (a full queue, or a message that is too large)
-                errors[at] = _error_text(error)
-        self._producer.flush(max(0.1, until - monotonic()))
-        return errors
+    for at, (letter, partition) in enumerate(letters):
+        place = {} if partition is None else {"partition": partition}
+        report = partial(delivered, at)
+        try:
+            producer.produce(topic, letter.value, letter.key, on_delivery=report, headers=letter.headers, **place)
+        except Exception as error:  # noqa: BLE001 (a full queue, or a message that is too large)
+            errors[at] = _error_text(error)
+    producer.flush(max(0.1, until - monotonic()))
+    return errors
 
 
-class _KafkaPython:
-    """Sends with ``kafka.KafkaProducer``, which knows no headers without a value."""
-
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
-
-    def __call__(self, topic: str, letters: _Outgoing, until: float) -> list[str]:
-        sent: list[Any] = []
-        for letter, partition in letters:
-            headers = [(name, b"" if value is None else value) for name, value in letter.headers]
-            try:
-                sent.append(
-                    self._producer.send(topic, value=letter.value, key=letter.key, headers=headers, partition=partition)
-                )
-            except Exception as error:  # noqa: BLE001 (no metadata, or a message that is too large)
-                sent.append(error)
-        return [_error_text(one) if isinstance(one, Exception) else _awaited(one, until) for one in sent]
+def _send_kafka_python(producer: Any, topic: str, letters: _Outgoing, until: float) -> list[str]:
+    """Send with ``kafka.KafkaProducer``, which knows no headers without a value."""
+    sent: list[Any] = []
+    for letter, partition in letters:
+        headers = [(name, b"" if value is None else value) for name, value in letter.headers]
+        try:
+            sent.append(producer.send(topic, value=letter.value, key=letter.key, headers=headers, partition=partition))
+        except Exception as error:  # noqa: BLE001 (no metadata, or a message that is too large)
+            sent.append(error)
+    return [_error_text(one) if isinstance(one, Exception) else _awaited(one, until) for one in sent]
 
 
 def _awaited(future: Any, until: float) -> str:

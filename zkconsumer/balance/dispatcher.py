@@ -10,7 +10,7 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from time import monotonic
@@ -283,13 +283,9 @@ def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[t
 
 
 def _finish(done: Sequence[ReadWork]) -> None:
-    offsets: dict[ReadPart, list[int]] = {}
+    offsets: defaultdict[ReadPart, list[int]] = defaultdict(list)
     for work in done:
-        part = work.part
-        if part in offsets:
-            offsets[part].append(work.offset)
-        else:
-            offsets[part] = [work.offset]
+        offsets[work.part].append(work.offset)
     for part, finished in offsets.items():
         partition = part.partition
         partition.ledger.finish(finished)

@@ -301,17 +301,15 @@ def deletion_ms(
     return by_age, last.at_ms + left * (last.at_ms - first.at_ms) // (last.offset - first.offset)
 
 
+@dataclass(slots=True)
 class _Watched:
     """The last looks at one partition."""
 
-    __slots__ = ("first", "last", "looked_ms", "message_ms", "offset")
-
-    def __init__(self) -> None:
-        self.looked_ms = 0
-        self.offset = -1
-        self.message_ms: int | None = None
-        self.first: LogStart | None = None
-        self.last: LogStart | None = None
+    looked_ms: int = 0
+    offset: int = -1
+    message_ms: int | None = None
+    first: LogStart | None = None
+    last: LogStart | None = None
 
 
 class RetentionWatch:

@@ -105,12 +105,12 @@ class PointerWorks:
     def __init__(self) -> None:
         self.flag = WakeFlag()
         self._lock = InterruptibleLock()
-        self._sizes: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
+        self._sizes: dict[tuple[MessageLedger, int], int] = {}  # the bytes of each, by its ledger and offset
 
     def add(self, work: Work, size: int) -> None:
         """Note that the dispatcher gets this message of so many bytes."""
         with self._lock:
-            self._sizes.setdefault(work.ledger, {})[work.offset] = size
+            self._sizes[work.ledger, work.offset] = size
 
     def settled(self, work: Work) -> None:
         """Note that the dispatcher has this message no more, whatever its outcome."""
@@ -120,24 +120,19 @@ class PointerWorks:
     def forget(self, work: Work) -> None:
         """Note that the dispatcher has not taken this message."""
         with self._lock:
-            sizes = self._sizes.get(work.ledger)
-            if sizes is not None:
-                sizes.pop(work.offset, None)
-                if not sizes:
-                    del self._sizes[work.ledger]
+            self._sizes.pop((work.ledger, work.offset), None)
 
     def forget_ended(self) -> None:
         """Forget the messages of stays that have ended."""
         with self._lock:
-            self._sizes = {ledger: sizes for ledger, sizes in self._sizes.items() if not ledger.position.revoked}
+            self._sizes = {place: size for place, size in self._sizes.items() if not place[0].position.revoked}
 
     def offsets(self, ledger: MessageLedger) -> frozenset[int]:
         """Return the offsets of one stay."""
         with self._lock:
-            return frozenset(self._sizes.get(ledger, ()))
+            return frozenset(offset for one, offset in self._sizes if one is ledger)
 
     def sizes(self, standing: Container[MessageLedger]) -> list[int]:
         """Return the bytes of each message, but for those of the stays that are ``standing`` still."""
         with self._lock:
-            moving = [sizes for ledger, sizes in self._sizes.items() if ledger not in standing]
-            return [size for sizes in moving for size in sizes.values()]
+            return [size for (ledger, _), size in self._sizes.items() if ledger not in standing]

@@ -382,13 +382,8 @@ class Reader:
             self._jump(partition, chunk.fetch_offset)
             return False
         if chunk.fetch_offset > reading.at:
-            log.error(
-                "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
-                partition.position.tp,
-                reading.at,
-                chunk.fetch_offset,
-                reading.at,
-            )
+            found = f"expected offset {reading.at} but the next chunk begins at {chunk.fetch_offset}"
+            log.error("%s: %s; reading again from %d", partition.position.tp, found, reading.at)
             self.read_again(partition, reading.at)
             return False
         if chunk.error is not None:

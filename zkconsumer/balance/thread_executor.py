@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
@@ -73,10 +74,6 @@ class ThreadExecutor:
     def wake(self) -> None:
         """Return at once: workers wait in the dispatcher."""
 
-    def drained(self, deadline: Deadline) -> bool:
-        """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
-        return self.stop(deadline)
-
     def stop(self, deadline: Deadline) -> bool:
         """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
         alive = False
@@ -85,6 +82,8 @@ class ThreadExecutor:
                 worker.thread.join(deadline.remaining())
                 alive = alive or worker.thread.is_alive()
         return not alive
+
+    drained = stop
 
     @property
     def late(self) -> Sequence[str]:
@@ -111,30 +110,19 @@ class ThreadExecutor:
         for worker in self._workers:
             slow = worker.began and worker.began < before
             if (worker.hand or worker.outcomes) and (slow if thread is None else worker.native == thread):
-                self._take_back(worker.hand)
+                with suppress(IndexError):
+                    while True:
+                        worker.outcomes.append((worker.hand.pop(), NOT_STARTED))
                 self._settle_finished(worker)
 
-    def _take_back(self, hand: deque[Work]) -> None:
-        returned: list[tuple[Work, Outcome]] = []
-        try:
-            while True:
-                returned.append((hand.pop(), NOT_STARTED))
-        except IndexError:
-            pass
-        if returned and self._source is not None:
-            self._source.settle(returned)
-
-    def _settle_finished(self, worker: _Worker) -> int:
-        """Settle the outcomes of a worker; returns how many they were."""
+    def _settle_finished(self, worker: _Worker) -> None:
+        """Settle the outcomes of a worker."""
         found: list[tuple[Work, Outcome]] = []
-        try:
+        with suppress(IndexError):
             while True:
                 found.append(worker.outcomes.popleft())
-        except IndexError:
-            pass
         if found and self._source is not None:
             self._source.settle(found)
-        return len(found)
 
     # ---- a worker's thread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
@@ -41,22 +41,18 @@ class BorrowedPartition:
         self.left = False
         self.word: LoanReport | None = None
         self._make_stream = stream
-        self._stream: KafkaStream[Any, Any] | None = None
-        self._ledger: SharedLedger | None = None
         self._reader: Reader | None = None
         self._closed = NO_SLOTS
         self.told: LoanReport | None = None
         self._told_at = 0.0
 
+    @property
+    def _ledger(self) -> SharedLedger | None:
+        return None if self.partition is None else cast(SharedLedger, self.partition.ledger)
+
     # ---- the reader's thread
 
-    def obey(
-        self,
-        orders: Sequence[BorrowerOrder],
-        reader: Reader,
-        wake: Callable[[], None],
-        lender: str = "",
-    ) -> None:
+    def obey(self, orders: Sequence[BorrowerOrder], reader: Reader, wake: Callable[[], None], lender: str = "") -> None:
         """Do what concerns the ledger and the waiting messages. Arguments: ``lender`` is the owner, for the state."""
         self._reader, before = reader, self.partition
         self._begin_anew(reader)
@@ -108,8 +104,8 @@ class BorrowedPartition:
         base = order.note.base
         position = PartitionPosition(self.tp, ThreadId("borrowed-0"), base)
         ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=InterruptibleLock())
-        position.ledger = self._ledger = ledger
-        stream = self._stream = self._make_stream(self.tp.topic)
+        position.ledger = ledger
+        stream = self._make_stream(self.tp.topic)
         self.partition = reader.borrow(position, ledger, stream)
         if order.note.attempts:
             self.partition.reading.attempts_to = max(order.note.attempts) + 1
@@ -118,13 +114,13 @@ class BorrowedPartition:
 
     def end(self) -> None:
         """Read the partition no more. What is in hand ends by itself."""
-        if self.partition is not None and self._stream is not None and self._reader is not None:
-            self._stream.queue.revoke([self.partition.position])
-            self._reader.return_borrowed(self.partition.position)
-            self._stream.queue.close()
+        if self.partition is not None and self._reader is not None:
+            queue, position = self.partition.stream.queue, self.partition.position
+            queue.revoke([position])
+            self._reader.return_borrowed(position)
+            queue.close()
             self.ended = True
-        self.partition = self._ledger = self._stream = None
-        self.begun = None
+        self.partition = self.begun = None
         self._closed = NO_SLOTS
 
     def end_as_owner(self) -> None:
