@@ -251,9 +251,8 @@ class Reader:
             again = True
         elif position.ledger is None or jumps:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
-            begins, base = position.ledger_start, position.consumed or 0
-            pointers = begins.pointers if position.ledger is None else position.ledger.stored_pointers
-            note = kept if jumps else begins.note
+            base, note = position.consumed or 0, kept if jumps else position.ledger_start.note
+            pointers = position.stored_pointers
             position.ledger = MessageLedger(position, base, note, pointers, lock=InterruptibleLock())
         elif again:
             position.ledger.begin_again()

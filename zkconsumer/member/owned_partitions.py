@@ -143,7 +143,7 @@ class OwnedPartitions:
             return False
         new = PartitionPosition(tp, old.thread, stored=old.stored)
         # the committer knows what was stored since, and tells the ledger
-        new.ledger_start.pointers = old.ledger_start.pointers if old.ledger is None else old.ledger.stored_pointers
+        new.ledger_start.pointers = old.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
         self.commits.succeed(old, new)

@@ -366,12 +366,6 @@ class MessageLedger:
             )
 
     @property
-    def stored_pointers(self) -> Mapping[int, Pointer]:
-        """The pointers that are stored as they are now."""
-        with self._lock:
-            return {offset: pointer for offset, pointer in self._pointers.items() if offset not in self._changes}
-
-    @property
     def slots(self) -> int:
         """The slots whose messages are handled here."""
         return self._unfinished.slots

@@ -136,6 +136,14 @@ class PartitionPosition(HandOutMarks):
         return found
 
     @property
+    def stored_pointers(self) -> Mapping[int, Pointer]:
+        """The pointers as they are stored, without changes that are not. The next ledger begins with these.
+
+        Without the stored pointer of a message that has changed since, nobody would try that message again.
+        """
+        return self.ledger_start.pointers if self.stored.notes is None else self.stored.pointers
+
+    @property
     def range_in_hand(self) -> range:
         """The offsets of the message or rows in the user's hands, empty if there are none.
 

@@ -240,8 +240,8 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     one, position, ledger = reading(server)
     ledger.point_at([Pointer(100)])
     one.commit()
-    ledger.point_at([Pointer(101)])
-    assert ledger.stored_pointers == {100: Pointer(100)}
+    ledger.point_at([Pointer(101), Pointer(100, kind=PointerKind.DEAD)])
+    assert position.stored_pointers == {100: Pointer(100)}
     sought = PartitionPosition(TP, position.thread, 100, position.stored)
     one.tracker.succeed(position, sought)
     assert (sought.ledger_start.pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
@@ -366,7 +366,7 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
         answer = real(*args)
         if position.ledger is old and not any(answer):
             position.consumed = 100
-            position.ledger = MessageLedger(position, 100, pointers=old.stored_pointers)
+            position.ledger = MessageLedger(position, 100, pointers=position.stored_pointers)
             read(position, range(100, 103))
         return answer
 
