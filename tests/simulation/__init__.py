@@ -1,4 +1,1 @@
-"""Whole members in virtual time: production classes, one thread at a time, each switch and fault chosen by a seed.
-
-``__main__`` is the command ``scripts/simulate``. README.md says how to write a scenario.
-"""
+"""Whole members in virtual time: production classes, one thread at a time. README.md beside this file has the rest."""

@@ -19,7 +19,7 @@ from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import world
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.sharing.loan_nodes import decode_loan, decode_report
-from zkconsumer.core.finished_note import FinishedNote, decode_note, note_of_text
+from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
 from zkconsumer.core.message_pointers import PointerKind, decode_pointers
 from zkconsumer.model import TopicPartition
@@ -27,7 +27,6 @@ from zkconsumer.zookeeper import paths
 
 if TYPE_CHECKING:
     from tests.simulation.members import Member
-    from zkconsumer.testing.committed_offsets import CommittedOffset
 
 SOON = 7.0
 """Seconds in which a borrower knows that the owner has gone: the end of its lease at the latest."""
@@ -43,8 +42,9 @@ class Handling:
 
     member: Member
     session: int
+    tp: TopicPartition
+    message: Any
     offset: int
-    key: bytes | None
     call: object
     began: float
     as_owner: bool
@@ -111,9 +111,8 @@ class BalancedObserver(Observer):
         def may_start(dispatcher: Dispatcher, work: Any) -> bool:
             asked = world().now
             begins = asks(dispatcher, work)
-            task = world().current
-            if begins and task is not None:
-                self.begun_at[task.process.name, work.partition.position.tp, work.offset] = asked
+            if begins:
+                self.begun_at[world().current.process.name, work.partition.position.tp, work.offset] = asked
             return begins
 
         setattr(Dispatcher, "may_start", may_start)  # noqa: B010 - it is replaced on purpose
@@ -153,8 +152,6 @@ class BalancedObserver(Observer):
             self.broke(f"{tp} has {len(parked)} parked messages and {len(dead)} dead letters")
 
     def _look_at_note(self, tp: TopicPartition) -> None:
-        if "zookeeper" not in self.partitions[tp].committed:
-            return
         node = self._zookeeper.node(paths.ack(self._group, tp))
         offset = self._zookeeper.node(paths.offset(self._group, tp))
         fates = self.fates[tp]
@@ -165,24 +162,14 @@ class BalancedObserver(Observer):
         note = decode_note(node.data) if node is not None and node.mzxid == offset.mzxid else None
         self._noted(tp, note if note is not None and note.base == int(offset.data) else None)
 
-    def _written_in_kafka(self, group: str, place: tuple[str, int], committed: CommittedOffset | None) -> None:
-        super()._written_in_kafka(group, place, committed)
-        if group == self._group and committed is not None:
-            data = note_of_text(committed.metadata)
-            note = None if data is None else decode_note(data)
-            self._noted(TopicPartition(*place), note if note is not None and note.base == committed.offset else None)
-
     def _noted(self, tp: TopicPartition, note: FinishedNote | None) -> None:
         seen, fates = self.partitions[tp], self.fates[tp]
         fates.note = note
         if note is None:
             return
         for offset in range(note.base, len(fates.keys)):
-            if (
-                not is_finished(seen, offset)
-                and offset not in fates.parked
-                and note.covers(offset, self.slot(tp, offset))
-            ):
+            known = seen.is_finished(offset) or offset in fates.parked
+            if not known and note.covers(offset, self.slot(tp, offset)):
                 self.broke(f"{tp}: the note says that {offset} is finished, but nobody finished it")
 
     def slot(self, tp: TopicPartition, offset: int) -> int:
@@ -256,54 +243,53 @@ class BalancedObserver(Observer):
             else:
                 self.handed(name, tp, offset, asked)
             as_owner = message.work.part.partition.own
-            handling = Handling(member, session_of(member), offset, message.key, call, asked, as_owner)
+            handling = Handling(member, session_of(member), tp, message, offset, call, asked, as_owner)
             if self.fates[tp].keys[offset] != message.key:
                 self.broke(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
             if message.attempt > self.fates[tp].failures.get(offset, 0) + 1:
                 self.broke(f"{tp}: {offset} is at attempt {message.attempt}, which is more than have failed")
             if handling.lives:
-                self._check_alone(tp, handling)
-                self._check_order(tp, handling)
-                self._check_repeated(tp, handling)
+                self._check_alone(handling)
+                self._check_order(handling)
+                self._check_repeated(handling)
             self.fates[tp].hand.append(handling)
             made.append(handling)
         return made
 
-    def _check_alone(self, tp: TopicPartition, new: Handling) -> None:
-        fates, seen = self.fates[tp], self.partitions[tp]
+    def _check_alone(self, new: Handling) -> None:
+        fates, seen, line = self.fates[new.tp], self.partitions[new.tp], self._line(new)
         fates.hand = [one for one in fates.hand if one.lives]
         for one in fates.hand:
             if one.call is new.call:
                 continue
-            line = self._line(new)
             # a seek reads the log again from its place, and not only once what is in hand has ended
             same = one.offset == new.offset and one.began > fates.sought_at if line is None else line == self._line(one)
-            left = seen.owner != one.member.consumer or seen.owned[seen.owner][0] > one.began  # and perhaps came back
+            # and perhaps came back
+            left = seen.owner != one.member.consumer or seen.owned[seen.owner].began > one.began
             late = one.as_owner and left and one.began + self.drain <= world().now
             if same and not late:
-                self.broke(
-                    f"{tp}: {new.member.name} begins {new.offset}, while {one.member.name} has {one.offset} of its key"
-                )
+                has = f"while {one.member.name} has {one.offset} of its key"
+                self.broke(f"{new.tp}: {new.member.name} begins {new.offset}, {has}")
 
     def _line(self, handling: Handling) -> bytes | None:
         """Return what only one handler may have: a key, or the whole partition."""
-        return b"" if self.order == "partition" else handling.key if self.order == "key" else None
+        return b"" if self.order == "partition" else handling.message.key if self.order == "key" else None
 
-    def _check_order(self, tp: TopicPartition, new: Handling) -> None:
-        fates, seen, line = self.fates[tp], self.partitions[tp], self._line(new)
+    def _check_order(self, new: Handling) -> None:
+        fates, seen, line = self.fates[new.tp], self.partitions[new.tp], self._line(new)
         if line is None:
             return
         together = {one.offset for one in fates.hand if one.call is new.call}
         for offset in range(seen.below, new.offset):
-            open_one = not is_finished(seen, offset) and offset not in fates.given_up and offset not in together
+            open_one = not seen.is_finished(offset) and offset not in fates.given_up and offset not in together
             if open_one and (line == b"" or fates.keys[offset] == line):
-                self.broke(f"{tp}: {new.offset} begins before {offset}, which comes first")
+                self.broke(f"{new.tp}: {new.offset} begins before {offset}, which comes first")
 
-    def _check_repeated(self, tp: TopicPartition, new: Handling) -> None:
-        fates, seen, offset = self.fates[tp], self.partitions[tp], new.offset
-        if not is_finished(seen, offset) or offset in fates.parked:
+    def _check_repeated(self, new: Handling) -> None:
+        tp, fates, seen, offset = new.tp, self.fates[new.tp], self.partitions[new.tp], new.offset
+        if not seen.is_finished(offset) or offset in fates.parked:
             return
-        owned = seen.owned[seen.owner][0] if seen.owner is not None else -1.0
+        owned = seen.owned[seen.owner].began if seen.owner is not None else -1.0
         ownership, by = fates.done.get(offset, (-2.0, new))
         if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
             self.broke(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
@@ -317,43 +303,37 @@ class BalancedObserver(Observer):
         self.finished(tp, offset)
         self.fates[tp].handled.add(offset)
 
-    def ended(self, handling: Handling, tp: TopicPartition, outcome: str) -> None:
+    def ended(self, handling: Handling, outcome: str) -> None:
         """A handler is about to end: the message is ``done``, has ``failed``, is ``given up``, or comes ``again``."""
-        fates = self.fates[tp]
-        world().note(f"{outcome} {tp} {handling.offset}")
+        tp, offset, name, fates = handling.tp, handling.offset, handling.member.consumer, self.fates[handling.tp]
+        world().note(f"{outcome} {tp} {offset}")
         if outcome in {"failed", "given up"}:
-            fates.failures[handling.offset] = fates.failures.get(handling.offset, 0) + 1
+            fates.failures[offset] = fates.failures.get(offset, 0) + 1
         if outcome == "given up":
-            fates.given_up.add(handling.offset)
+            fates.given_up.add(offset)
         elif outcome == "done":
-            self.finished(tp, handling.offset)
+            self.finished(tp, offset)
             owner = self.partitions[tp].owner
-            owned = -1.0 if owner is None else self.partitions[tp].owned[owner][0]
-            fates.handled.add(handling.offset)
+            owned = -1.0 if owner is None else self.partitions[tp].owned[owner].began
+            fates.handled.add(offset)
             # Outcomes of an earlier ownership count no more. A borrower that becomes the owner has not reported them.
-            lent_since = fates.lent_since.get(handling.member.consumer, 0.0)
+            lent_since = fates.lent_since.get(name, 0.0)
             # a loan from before a seek ends when the borrower learns of the seek; what is finished in it comes again
-            told = self._reported_stay(tp, handling.member.consumer) == fates.stay
-            counts = handling.as_owner or (owner != handling.member.consumer and lent_since > fates.sought_at and told)
+            told = self._reported_stay(tp, name) == fates.stay
+            counts = handling.as_owner or (owner != name and lent_since > fates.sought_at and told)
             if counts and handling.began >= max(owned, fates.sought_at):
-                fates.done[handling.offset] = owned, handling
+                fates.done[offset] = owned, handling
         if handling in fates.hand:
             fates.hand.remove(handling)
 
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
         """A member is about to read from another offset: what is before it is skipped by name."""
         super().sought(member, tp, offset)
-        fates = self.fates[tp]
-        for skipped in range(self.partitions[tp].below, offset):
-            self.finished(tp, skipped)
+        fates, seen = self.fates[tp], self.partitions[tp]
+        seen.finished.update(range(seen.below, offset))
         world().note(f"seek {tp} {offset}")
         # the note of before is void, also for the next owner if the new place is the committed offset
         fates.done, fates.known, fates.note, fates.sought_at = {}, None, None, float("inf")
 
     def seek_over(self, tp: TopicPartition) -> None:
         self.fates[tp].sought_at = world().now
-
-
-def is_finished(seen: Watched, offset: int) -> bool:
-    """Return whether a message was finished, or given up for good."""
-    return offset < seen.below or offset in seen.finished

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation import known_bugs
-from tests.simulation.settings import SCENARIOS
+from tests.simulation.settings import SCENARIOS, load
 
 STEPS = 60
 ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
@@ -46,19 +46,19 @@ def main(arguments: Sequence[str]) -> int:
         return known_bugs.main(options.known_bugs, options.most)
     _prepare()
     if options.seconds is not None:
-        return _report(_campaign(options), options)
-    if options.once_failed:
-        lines = [line for line in ONCE_FAILED.read_text().splitlines() if not line.startswith("#")]
-        return _report([_line(line) for line in lines], options)
-    if options.replay is not None:
-        return _report([_line(options.replay)], options)
-    if options.shrink is not None:
-        return _report([_shortest(_options(options.shrink))], options)
-    results = []
-    for seed in range(options.seed, options.seed + options.seeds):
-        results.append(_forked(seed, options))
-        if options.stop and results[-1]["broken"]:
-            break
+        results = _campaign(options)
+    elif options.shrink is not None:
+        results = [_shortest(_options(options.shrink))]
+    elif options.once_failed or options.replay is not None:
+        lines = ONCE_FAILED.read_text().splitlines() if options.once_failed else [options.replay]
+        lined = [_options(line) for line in lines if not line.startswith("#")]
+        results = [_forked(one.seed, one) for one in lined]
+    else:
+        results = []
+        for seed in range(options.seed, options.seed + options.seeds):
+            results.append(_forked(seed, options))
+            if options.stop and results[-1]["broken"]:
+                break
     return _report(results, options)
 
 
@@ -85,30 +85,21 @@ def _options(line: str) -> argparse.Namespace:
     return _parser().parse_args([word for word in shlex.split(line) if word != "scripts/simulate"])
 
 
-def _line(line: str) -> dict[str, Any]:
-    options = _options(line)
-    return _forked(options.seed, options)
-
-
 def _prepare() -> None:
     from tests.simulation import lines, sockets, threads
 
     lines.install()
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    for name in SCENARIOS:
-        _made(name)
+    for setting in SCENARIOS.values():
+        for place in (setting.run_by, setting.application):
+            load(place)
     importlib.import_module("pyarrow")
     # before the forks, and because two tasks must not import one module at a time
     for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations", "cli"):
         package = importlib.import_module(f"zkconsumer.{part}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
-
-
-def _made(name: str) -> Any:
-    module, _, made = SCENARIOS[name].run_by.partition(".")
-    return getattr(importlib.import_module(f"tests.simulation.{module}"), made)
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
@@ -199,7 +190,7 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
     name = options.scenario or "group"
-    scenario = _made(name)(seed, options.steps, SCENARIOS[name], options.without)
+    scenario = load(SCENARIOS[name].run_by)(seed, options.steps, SCENARIOS[name], options.without)
     broken = ""
     try:
         scenario.run()

@@ -10,57 +10,36 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.simulation.applications import APPLICATIONS, CALL, StreamsApplication
+from tests.simulation.faults import Faults
+from tests.simulation.members import CALL, Member, StreamsApplication
+from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Interrupted, world
 from zkconsumer.errors import FencedRecordError, RecordRefusedError, ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.database_store import DatabaseOffsets
 
-if TYPE_CHECKING:
-    from tests.simulation.members import Member
-    from tests.simulation.scenario import Scenario
-
 _PATIENCE = 5.0
 """Seconds that a connection of the application waits for another one's transaction."""
 
 
-class Database:
-    """The database, its connections and its faults. It is looked at after each COMMIT."""
+class DatabaseFaults(Faults):
+    kinds = (*Faults.kinds, "full", "lost commit", "locked")
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        directory = scenario.at_end.enter_context(TemporaryDirectory(prefix="zkconsumer-simulation-"))
-        self._path = Path(directory) / "rows.db"
-        self._connections: list[SimulatedConnection] = []
-        self._full_until = self._lost_until = 0.0
-        self._reader = sqlite3.connect(self._path, isolation_level=None)
-        self._reader.execute("PRAGMA journal_mode = WAL")
-        self._reader.execute("CREATE TABLE rows (part INTEGER, place INTEGER)")
-        for fault in ("full", "lost commit", "locked"):
-            scenario.faults.more[fault] = partial(self._fault, fault)
-
-    def connect(self) -> SimulatedConnection:
-        """Return a connection of the present process."""
-        made: SimulatedConnection = sqlite3.connect(self._path, timeout=0, factory=SimulatedConnection)
-        made.database, made.process = self, world().current.process  # type: ignore[union-attr]
-        sqlite3.Connection.execute(made, "PRAGMA synchronous = OFF")
-        self._connections.append(made)
-        return made
-
-    def _fault(self, fault: str) -> None:
-        here = world()
-        until = here.now + here.random.choice([0.5, 3.0, 12.0])
+    def _other(self, fault: str, member: Any) -> None:
+        scenario: Any = self._scenario
+        until = world().now + world().random.choice([0.5, 3.0, 12.0])
         if fault == "full":
-            self._full_until = until
+            scenario.full_until = until
         elif fault == "lost commit":
-            self._lost_until = until
+            scenario.lost_until = until
         else:
-            here.spawn("locker", partial(self._lock, until), here.system)
+            world().spawn("locker", partial(self._lock, scenario, until), world().system)
 
-    def _lock(self, until: float) -> None:
-        other = self.connect()
+    @staticmethod
+    def _lock(scenario: DatabaseScenario, until: float) -> None:
+        other = scenario.connect()
         try:
             other.execute("BEGIN IMMEDIATE")
             world().sleep(max(0.0, until - world().now))
@@ -68,7 +47,31 @@ class Database:
             pass
         other.close()
 
-    def run(self, connection: SimulatedConnection, statement: str, do: Callable[[], Any]) -> Any:
+
+class DatabaseScenario(Scenario):
+    """A group with a database, which is looked at after each COMMIT."""
+
+    faults_class = DatabaseFaults
+    full_until = lost_until = 0.0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        directory = self.at_end.enter_context(TemporaryDirectory(prefix="zkconsumer-simulation-"))
+        self._path = Path(directory) / "rows.db"
+        self._connections: list[SimulatedConnection] = []
+        self._reader = sqlite3.connect(self._path, isolation_level=None)
+        self._reader.execute("PRAGMA journal_mode = WAL")
+        self._reader.execute("CREATE TABLE rows (part INTEGER, place INTEGER)")
+
+    def connect(self) -> SimulatedConnection:
+        """Return a connection of the present process."""
+        made: SimulatedConnection = sqlite3.connect(self._path, timeout=0, factory=SimulatedConnection)
+        made.scenario, made.process = self, world().current.process
+        sqlite3.Connection.execute(made, "PRAGMA synchronous = OFF")
+        self._connections.append(made)
+        return made
+
+    def execute(self, connection: SimulatedConnection, statement: str, do: Callable[[], Any]) -> Any:
         """Execute a statement. Waits for other transactions as long as the connection has patience."""
         here = world()
         here.sleep(here.random.random() * 0.003)
@@ -76,7 +79,7 @@ class Database:
         while True:
             if connection.interrupted:
                 raise sqlite3.OperationalError("interrupted")
-            if here.now < self._full_until and (ends or statement.startswith(("INSERT", "UPDATE"))):
+            if here.now < self.full_until and (ends or statement.startswith(("INSERT", "UPDATE"))):
                 raise sqlite3.OperationalError("database or disk is full")
             try:
                 done = do()
@@ -88,7 +91,7 @@ class Database:
             here.sleep(0.01 + here.random.random() * 0.05)
         if ends:
             self._look()
-            if here.now < self._lost_until and here.random.random() < 0.3:
+            if here.now < self.lost_until and here.random.random() < 0.3:
                 raise sqlite3.OperationalError("disk I/O error")
             here.sleep(here.random.random() * 0.003)
         return done
@@ -105,18 +108,18 @@ class Database:
         rows = {part: numbers for part, *numbers in self._reader.execute(counted)}
         columns = "topic, partition_id, next_offset FROM zkconsumer_offsets WHERE group_id <> ''"
         for topic, part, offset in self._reader.execute(f"SELECT {columns}").fetchall():
-            found, seen = rows.get(part, [0, 0, 0]), self._scenario.observer.partitions[TopicPartition(topic, part)]
+            found, seen = rows.get(part, [0, 0, 0]), self.observer.partitions[TopicPartition(topic, part)]
             if found != [offset or 0] * 3:
-                self._scenario.broken(f"{topic}-{part}: {found} rows, different ones, end; the offset is {offset}")
+                self.observer.broke(f"{topic}-{part}: {found} rows, different ones, end; the offset is {offset}")
             elif offset != seen.committed["database"]:
                 seen.finished.update(range(seen.below, offset))
-                self._scenario.observer.committed("database", TopicPartition(topic, part), offset)
+                self.observer.committed("database", TopicPartition(topic, part), offset)
 
 
 class SimulatedConnection(sqlite3.Connection):
     """A connection that waits in virtual time."""
 
-    database: Database
+    scenario: DatabaseScenario
     process: Any
     patience = _PATIENCE
     interrupted = False
@@ -142,7 +145,7 @@ class _Cursor(sqlite3.Cursor):
     connection: SimulatedConnection
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        return self.connection.database.run(self.connection, sql, partial(super().execute, sql, parameters))
+        return self.connection.scenario.execute(self.connection, sql, partial(super().execute, sql, parameters))
 
 
 class DatabaseApplication(StreamsApplication):
@@ -150,8 +153,8 @@ class DatabaseApplication(StreamsApplication):
 
     def __init__(self, member: Member) -> None:
         super().__init__(member)
-        assert self.scenario.database is not None
-        self._connect = self.scenario.database.connect
+        scenario: Any = self.scenario
+        self._connect = scenario.connect
         self._store = DatabaseOffsets(self._connect)
         self._connections: dict[Any, SimulatedConnection] = {}
         self.arguments = {"offset_store": self._store}
@@ -194,7 +197,7 @@ class DatabaseApplication(StreamsApplication):
             self.world.note(f"try again: {type(e).__name__}: {e}")
             return held
         except ZkConsumerError as e:
-            self.scenario.broken(f"a message could not be recorded: {type(e).__name__}: {e}")
+            self.observer.broke(f"a message could not be recorded: {type(e).__name__}: {e}")
             return []
         finally:
             database.rollback()
@@ -203,10 +206,7 @@ class DatabaseApplication(StreamsApplication):
 
     def _look_at_fence(self, error: FencedRecordError) -> None:
         """The owner itself must be able to record, once its claim is there."""
-        seen = self.scenario.observer.partitions[error.partition]
+        seen = self.observer.partitions[error.partition]
         me = self.member.consumer
-        if seen.owner == me and self.world.now - seen.owned[me][0] > 60.0 and not self.member.left:
-            self.scenario.broken(f"{error.partition}: its owner of more than a minute was refused")
-
-
-APPLICATIONS["database"] = DatabaseApplication
+        if seen.owner == me and self.world.now - seen.owned[me].began > 60.0 and not self.member.left:
+            self.observer.broke(f"{error.partition}: its owner of more than a minute was refused")

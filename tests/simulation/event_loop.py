@@ -11,15 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tests.simulation.applications import APPLICATIONS, CALL, SLOWEST, STREAMS, StreamsApplication
 from tests.simulation.every_call import LEFT, Move
-from tests.simulation.members import LATE, Member
+from tests.simulation.members import CALL, LATE, SLOWEST, STREAMS, Member, StreamsApplication, tp_of
 from tests.simulation.scheduler import Task, world
 from zkconsumer import AsyncZookeeperConsumerConnector, ConsumerConfig
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ZkConsumerError
-from zkconsumer.model import TopicPartition
 
 _LIMITS = (0.0, 0.0005, 0.003, 0.02, 0.3, 1.0)
 """Seconds after which a call is cancelled."""
@@ -35,7 +33,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._waiters: list[Task] = []
         self._kept: tuple[Any, Any] = (None, sys.get_asyncgen_hooks())
         task = world().current
-        assert task is not None
         self._switch, task.switch = task.switch, self._switch_with_loop
         world().give_way()  # the next turn is the first one that begins with the loop
 
@@ -149,7 +146,7 @@ class AsyncApplication(StreamsApplication):
         except (ZkConsumerError, TimeoutError, KeyError, ValueError) as e:
             here.note(f"{what}: {type(e).__name__}{'' if limit is None else ', cancelled'}")
         if here.now - began > patience + LATE and frozen == self.member.process.frozen_until:
-            self.scenario.broken(f"{what} with a time limit of {patience:g} s took {here.now - began:.1f} s")
+            self.observer.broke(f"{what} with a time limit of {patience:g} s took {here.now - began:.1f} s")
         return found
 
     # ---- reading
@@ -203,7 +200,7 @@ class AsyncApplication(StreamsApplication):
     async def _sometimes_ask(self, held: list[Any], asked: float, commits: list[Awaitable[None]]) -> None:
         chance, connector = self.world.random, self.inner
         what, patience = chance.random() * 12, chance.choice([CALL, CALL, 0.05, 0.0])
-        tp = TopicPartition(held[-1].topic, held[-1].partition)
+        tp = tp_of(held[-1])
         if what < 0.4:
             self.finish(held)
             if await self.call("commit", lambda: connector.commit(timeout=patience), patience):
@@ -213,10 +210,8 @@ class AsyncApplication(StreamsApplication):
             commits.append(connector.commit(timeout=CALL))
         elif what < 0.7:
             offset = chance.choice([max(0, held[-1].offset - 3), held[-1].offset + 1])
-            move = Move(self, held, offset)
-            if not await self.call(
-                f"seek {tp} {offset}", lambda: connector.seek(tp, offset, timeout=patience), patience
-            ):
+            move, seek = Move(self, held, offset), partial(connector.seek, tp, offset, timeout=patience)
+            if not await self.call(f"seek {tp} {offset}", seek, patience):
                 await asyncio.sleep(LEFT)
                 move.forbid_if_unmoved(connector)
         elif what < 0.8:
@@ -249,6 +244,3 @@ class Listener(AsyncConsumerRebalanceListener):
             raise ArithmeticError("the listener of an application")
         elif chance < 0.6:
             await self._application.call("commit", lambda: self._application.inner.commit(timeout=1.0), 1.0)
-
-
-APPLICATIONS["asyncio"] = AsyncApplication

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
-from tests.simulation.applications import APPLICATIONS, CALL, STREAMS, WAITS, StreamsApplication
-from tests.simulation.members import LATE, Member
+from tests.simulation.members import CALL, LATE, STREAMS, WAITS, Member, StreamsApplication, tp_of
 from tests.simulation.scheduler import Interrupted, world
 from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
@@ -24,20 +24,12 @@ LEFT = 1.0
 """Seconds after which a seek whose call was left has moved the position, or never will."""
 
 
-class Row(NamedTuple):
-    """A message of a record batch."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
 class Move:
     """A seek of the partition whose message is in hand: what it allows from now on, unless it is left unmoved."""
 
     def __init__(self, application: StreamsApplication, held: list[Any], offset: int) -> None:
         observer, me = application.scenario.observer, application.member.consumer
-        self.tp, self._offset, self._me = TopicPartition(held[-1].topic, held[-1].partition), offset, me
+        self.tp, self._offset, self._me = tp_of(held[-1]), offset, me
         self._seen = seen = observer.partitions[self.tp]
         first = min(one.offset for one in held if (one.topic, one.partition) == self.tp)
         self._skipped = [each for each in range(max(first, seen.below), offset) if each not in seen.finished]
@@ -81,13 +73,12 @@ class EveryCall(StreamsApplication):
 
     def begin(self) -> None:
         connector, scenario = self.member.connector, self.scenario
-        connector.set_consumer_rebalance_listener(Listener(self))
+        connector.set_consumer_rebalance_listener(Listener(self.member))
         topics = {scenario.topic: STREAMS, SECOND: 1}
         with self.world.interrupts(scenario.setting.interrupts):
             if self._kind == "filter":
-                made = {
-                    "": connector.create_message_streams_by_filter(Whitelist(f"{scenario.topic},{SECOND}"), STREAMS)
-                }
+                wanted = Whitelist(f"{scenario.topic},{SECOND}")
+                made = {"": connector.create_message_streams_by_filter(wanted, STREAMS)}
             else:
                 made = connector.create_message_streams(topics, until="end" if self._kind == "until" else None)
         streams = [stream for of_topic in made.values() for stream in of_topic]
@@ -115,9 +106,9 @@ class EveryCall(StreamsApplication):
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
-            lowest = {TopicPartition(one.topic, one.partition): one for one in reversed(self._last.get(stream, ()))}
+            lowest = {tp_of(one): one for one in reversed(self._last.get(stream, ()))}
             for tp, one in lowest.items():
-                seen = self.scenario.observer.partitions[tp]
+                seen = self.observer.partitions[tp]
                 if seen.start > one.offset:  # it was committed in hand, and may come again all the same
                     seen.may_go_back(one.offset)
             if world.random.random() < 0.3:  # what did not arrive is not counted
@@ -125,16 +116,16 @@ class EveryCall(StreamsApplication):
             return []
         except ConnectorClosedException:
             if stream in self._living and not self.member.left:
-                self.scenario.broken("a stream has ended although its topic was not left")
+                self.observer.broke("a stream has ended although its topic was not left")
             if stream in self._ending:
                 raise StopIteration from None
             raise
         self._last[stream] = held
         for message in held:
-            tp = TopicPartition(message.topic, message.partition)
-            began = self.scenario.observer.partitions[tp].owned.get(self.member.consumer, (0.0,))[0]
-            if began < self._paused.get(tp, 0.0) < asked:
-                self.scenario.broken(f"{tp}: {message.offset} was handed out although the partition is paused")
+            tp = tp_of(message)
+            owned = self.observer.partitions[tp].owned.get(self.member.consumer)
+            if (owned.began if owned else 0.0) < self._paused.get(tp, 0.0) < asked:
+                self.observer.broke(f"{tp}: {message.offset} was handed out although the partition is paused")
         return held
 
     def _read_somehow(self, stream: Any) -> list[Any]:
@@ -181,14 +172,14 @@ class EveryCall(StreamsApplication):
         patience = self._patience
         if self.member.call("commit", lambda: self.member.connector.commit_offsets(timeout=patience), patience):
             for one in held[-1:]:
-                self._look_at_commit(TopicPartition(one.topic, one.partition), one.offset, asked)
+                self._look_at_commit(tp_of(one), one.offset, asked)
 
     def _commit_given(self, held: list[Any], asked: float) -> None:
         """Give the offsets of the messages in hand. A call that is left must not undo a later commit."""
         given, patience = {}, self._patience
         for one in held:
-            seen = self.scenario.observer.partitions[tp := TopicPartition(one.topic, one.partition)]
-            if seen.owned[self.member.consumer][0] < asked:
+            seen = self.observer.partitions[tp := tp_of(one)]
+            if seen.owned[self.member.consumer].began < asked:
                 given[tp] = one.offset + 1
         self.finish(held)
         call = partial(self.member.connector.commit_offsets, given, timeout=patience)
@@ -210,7 +201,7 @@ class EveryCall(StreamsApplication):
             if told:
                 self._told.remove((due, told))
             elif now > max(due, thawed):
-                self.scenario.broken(f"commit_offsets_async did not tell its outcome by {due - 1000:.1f}")
+                self.observer.broke(f"commit_offsets_async did not tell its outcome by {due - 1000:.1f}")
 
     def _seek(self, held: list[Any], asked: float) -> None:
         last = held[-1]
@@ -219,8 +210,9 @@ class EveryCall(StreamsApplication):
 
     def _seek_to_time(self, held: list[Any], asked: float) -> None:
         connector, last = self.member.connector, held[-1]
-        time, tp = getattr(last, "timestamp", 0), TopicPartition(last.topic, last.partition)
-        for found in self._answers(partial(connector.offsets_for_times, {tp: time}, CALL)) if time else ():
+        time, tp = getattr(last, "timestamp", 0), tp_of(last)
+        look = partial(connector.offsets_for_times, {tp: time}, CALL)
+        for found in self.member.call("look", look, CALL) if time else ():
             self._move(held, found[tp], "seek_to_timestamp", partial(connector.seek_to_timestamp, time, [tp]))
 
     def _move(self, held: list[Any], offset: int, what: str, call: Callable[..., object]) -> None:
@@ -243,26 +235,21 @@ class EveryCall(StreamsApplication):
         if not member.call("resume", lambda: connector.resume([tp]), CALL):
             member.call("resume", lambda: connector.resume([tp]), CALL, interrupted=False)
 
-    def _answers(self, call: Callable[[], Any]) -> list[Any]:
-        found: list[Any] = []
-        self.member.call("look", lambda: found.append(call()), CALL)
-        return found
-
     def _look(self, held: list[Any], asked: float) -> None:
-        connector, observer = self.member.connector, self.scenario.observer
+        connector, observer, member = self.member.connector, self.observer, self.member
         tp = self.world.random.choice(list(observer.partitions))
         seen, low, produced = observer.partitions[tp], observer.partitions[tp].start, self.scenario.produced[tp]
         strange = not seen.back_to and tp not in connector.assignment()
-        for offset in self._answers(partial(connector.committed, tp, CALL)):
+        for offset in member.call("look", partial(connector.committed, tp, CALL), CALL):
             if strange and not seen.back_to and not low <= (offset or 0) <= seen.start:
-                self.scenario.broken(f"committed({tp}) is {offset}, not {low} to {seen.start}")
-        for ends in self._answers(partial(connector.end_offsets, [tp], CALL)):
+                self.observer.broke(f"committed({tp}) is {offset}, not {low} to {seen.start}")
+        for ends in member.call("look", partial(connector.end_offsets, [tp], CALL), CALL):
             if not produced <= ends[tp] <= self.scenario.produced[tp]:
-                self.scenario.broken(f"end_offsets of {tp} is {ends[tp]}, not {produced}")
+                self.observer.broke(f"end_offsets of {tp} is {ends[tp]}, not {produced}")
         str((connector.state, connector.health(), connector.paused(), connector.metrics()))
         for tp, behind in connector.lag().items():
             if behind is not None and not 0 <= behind <= self.scenario.produced[tp]:
-                self.scenario.broken(f"{tp} has a lag of {behind}")
+                self.observer.broke(f"{tp} has a lag of {behind}")
 
     # ---- topics
 
@@ -282,10 +269,12 @@ class EveryCall(StreamsApplication):
 
     def _add_topic(self, streams: list[Any]) -> list[Any]:
         """Add the topic that was left, and return its streams. Another call finds out whether a call was withdrawn."""
-        member, made, first = self.member, dict[str, list[Any]](), True
+        member, made, first = self.member, [], True
         while not member.left:
             patience = self._patience
-            if member.call("add", partial(self._add, made, patience), patience):
+            add = partial(member.connector.add_topics, {SECOND: 1}, timeout=patience)
+            if answer := member.call("add", add, patience):
+                made = list(answer[0].get(SECOND, ()))
                 break
             if first and isinstance(member.error, ValueError):
                 return streams  # the call of unsubscribe was withdrawn
@@ -293,14 +282,11 @@ class EveryCall(StreamsApplication):
             self.world.sleep(1.0)
             leave = partial(member.connector.unsubscribe, [SECOND], CALL)
             member.call("unsubscribe", leave, CALL, interrupted=False)
-        for stream in made.get(SECOND, ()):
+        for stream in made:
             self._ending.append(stream)
             if self._kind != "merged":
                 self.spawn("app", partial(self._to_the_end, stream))
-        return made.get(SECOND, [])
-
-    def _add(self, made: dict[str, list[Any]], patience: float) -> None:
-        made.update(self.member.connector.add_topics({SECOND: 1}, timeout=patience))
+        return made
 
     def _read_topic(self) -> None:
         """Read the whole topic without the group."""
@@ -311,9 +297,9 @@ class EveryCall(StreamsApplication):
             while self.world.now < began + 50.0:
                 try:
                     for message in stream:
-                        tp = TopicPartition(message.topic, message.partition)
+                        tp = tp_of(message)
                         if message.offset != found[tp]:
-                            self.scenario.broken(f"read: {tp} has {message.offset} after {found[tp]}")
+                            self.observer.broke(f"read: {tp} has {message.offset} after {found[tp]}")
                         found[tp] += 1
                     break
                 except ConsumerTimeoutException:
@@ -321,26 +307,23 @@ class EveryCall(StreamsApplication):
             else:
                 return
         if not self.member.left and any(found[tp] < end for tp, end in ends.items()):
-            self.scenario.broken(f"read ended at {found}, not at {ends}")
+            self.observer.broke(f"read ended at {found}, not at {ends}")
 
 
-def _rows(columns: Any) -> list[Row]:
-    topics, partitions, offsets = (columns[name].to_pylist() for name in ("topic", "partition", "offset"))
-    return list(map(Row, topics, partitions, offsets))
+def _rows(columns: Any) -> list[Any]:
+    return [SimpleNamespace(**row) for row in columns.select(["topic", "partition", "offset"]).to_pylist()]
 
 
 class Listener(ConsumerRebalanceListener):
     """A listener that is slow, raises, commits and seeks."""
 
-    def __init__(self, application: EveryCall) -> None:
-        self._application = application
-        self._member = application.member
-        self._world = application.world
+    def __init__(self, member: Member) -> None:
+        self._member, self._observer = member, member.scenario.observer
 
     def _trouble(self) -> float:
-        chance = self._world.random.random()
+        chance = world().random.random()
         if chance < 0.1:
-            self._world.sleep(self._world.random.random() * 4.0)
+            world().sleep(world().random.random() * 4.0)
         elif chance < 0.2:
             raise ArithmeticError("the listener of an application")
         return chance
@@ -349,15 +332,13 @@ class Listener(ConsumerRebalanceListener):
         if self._trouble() > 0.6:
             self._member.call("commit", lambda: self._member.connector.commit_offsets(timeout=1.0), 1.0)
 
-    def before_starting_fetchers(
-        self, consumer_id: str, assignment: Mapping[TopicPartition, Any]
-    ) -> Mapping[TopicPartition, int] | None:
+    def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> Mapping[TopicPartition, int] | None:
         """Sometimes begin partitions that came just now before their committed offset, or move them."""
-        chance, observer, starts = self._trouble(), self._application.scenario.observer, {}
-        for tp, seen in observer.partitions.items():
-            if chance > 0.7 and seen.owner == self._member.consumer and self._world.now - 1 < seen.owned[seen.owner][0]:
+        chance, me, starts = self._trouble(), self._member.consumer, {}
+        for tp, seen in self._observer.partitions.items():
+            if chance > 0.7 and seen.owner == me and world().now - 1 < seen.owned[me].began:
                 starts[tp] = offset = max(0, seen.start - 2)
-                observer.sought(seen.owner, tp, offset)
+                self._observer.sought(me, tp, offset)
                 if chance > 0.85:
                     call = partial(self._member.connector.seek, tp, offset, timeout=0.5)
                     self._member.call(f"seek {tp} {offset}", call, 0.5, interrupted=False)
@@ -365,6 +346,3 @@ class Listener(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
         self._trouble()
-
-
-APPLICATIONS["every-call"] = EveryCall

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.zookeeper import SimulatedSession
@@ -16,22 +16,19 @@ MEMBERS = 4
 """The most members that live at a time."""
 _OF_A_MEMBER = ("leave", "kill", "freeze")
 _OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
-_FAULTS = (
-    "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
-    "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum", "stop broker",
-)  # fmt: skip
 
 
 class Faults:
     """Does faults to a scenario, and counts them. The faults with numbers of ``without`` are left out."""
 
-    kinds: tuple[str, ...] = _FAULTS
+    kinds: tuple[str, ...] = (
+        "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
+        "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum", "stop broker",
+    )  # fmt: skip
+    count = 0
+    ended = False
 
     def __init__(self, scenario: Scenario, without: Sequence[int] = ()) -> None:
-        self.count = 0
-        self.ended = False
-        self.more: dict[str, Callable[[], object]] = {}
-        """Faults of a scenario's own, by name."""
         self._without = without
         self._scenario = scenario
 
@@ -48,7 +45,7 @@ class Faults:
         scenario = self._scenario
         world, chance = scenario.world, scenario.world.random
         live = scenario.live()
-        fault = chance.choice([*(scenario.setting.kinds or self.kinds), *self.more])
+        fault = chance.choice(scenario.setting.kinds or self.kinds)
         if fault == "join" or not live:
             if len(live) < MEMBERS:
                 world.note("fault: join")
@@ -64,8 +61,6 @@ class Faults:
             self._member_fault(fault, member)
         elif session is not None and fault in _OF_A_SESSION:
             self._session_fault(fault, member, session)
-        elif fault in self.more:
-            self.more[fault]()
         elif fault == "cut brokers":
             scenario.network.cut(member.process)
         elif fault == "slow network":

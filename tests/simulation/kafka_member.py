@@ -8,29 +8,16 @@ word.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.members import MemberProcess
 from tests.simulation.scheduler import world
+from zkconsumer import errors
 from zkconsumer.core.consumer_protocol import RebalanceProtocol, decode_assignment
-from zkconsumer.errors import (
-    BrokerError,
-    BrokerResponseError,
-    FencedInstanceIdError,
-    IllegalGenerationError,
-    MemberIdRequiredError,
-    RebalanceInProgressError,
-    UnknownMemberIdError,
-)
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.member.coordinator.leader_assignment import (
-    assign_group,
-    common_protocol,
-    group_assignor,
-    protocol_offers,
-)
+from zkconsumer.member.coordinator import leader_assignment
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -40,7 +27,7 @@ if TYPE_CHECKING:
 SESSION, REBALANCE = 8.0, 20.0
 HEARTBEATS, COMMITS = 1.0, 2.0
 _PATIENCE = 5.0
-_OUTDATED = (IllegalGenerationError, UnknownMemberIdError, FencedInstanceIdError)
+_OUTDATED = (errors.IllegalGenerationError, errors.UnknownMemberIdError, errors.FencedInstanceIdError)
 
 
 class KafkaMember(MemberProcess):
@@ -53,12 +40,9 @@ class KafkaMember(MemberProcess):
         super().__init__(scenario, number)
         self.group, self.topic = scenario.group, scenario.topic
         self._polite = scenario.world.random.random() < 0.5
-        names = strategies.split(",")
-        self._assignors = [
-            group_assignor(name, None, ConsumerId(self.consumer), lambda _: 1)  # type: ignore[arg-type]
-            for name in names
-        ]
-        self._cooperative = common_protocol(self._assignors) is RebalanceProtocol.COOPERATIVE
+        make: Any = leader_assignment.group_assignor
+        self._assignors = [make(name, None, ConsumerId(self.consumer), lambda _: 1) for name in strategies.split(",")]
+        self._cooperative = leader_assignment.common_protocol(self._assignors) is RebalanceProtocol.COOPERATIVE
         self._who = Membership(self.group)
         self._channel: GroupChannel | None = None
         self._search = CoordinatorSearch(
@@ -83,18 +67,18 @@ class KafkaMember(MemberProcess):
                 if self._channel is None:
                     self._channel = self._search.find(Deadline(_PATIENCE))
                 self._turn(self._channel)
-            except MemberIdRequiredError as e:
+            except errors.MemberIdRequiredError as e:
                 self._who = self._who._replace(member_id=e.member_id)
-            except RebalanceInProgressError:
+            except errors.RebalanceInProgressError:
                 self._must_join = True
             except _OUTDATED as e:
                 world().note(f"{self.name}: {type(e).__name__}")
-                known = self._who.member_id if isinstance(e, IllegalGenerationError) else ""
+                known = self._who.member_id if isinstance(e, errors.IllegalGenerationError) else ""
                 self._who, self._must_join = Membership(self.group, member_id=known), True
                 self._previous, self._positions = (), {}
-            except BrokerError as e:
+            except errors.BrokerError as e:
                 world().note(f"{self.name}: {type(e).__name__}")
-                if isinstance(e, BrokerResponseError) or self._channel is not None:
+                if isinstance(e, errors.BrokerResponseError) or self._channel is not None:
                     self._drop()
                 world().sleep(0.2)
         self._end()
@@ -110,7 +94,7 @@ class KafkaMember(MemberProcess):
                 channel = self._search.find(Deadline(_PATIENCE))
                 self._commit(channel)
                 channel.leave(self._who, Deadline(_PATIENCE))
-        except BrokerError as e:
+        except errors.BrokerError as e:
             world().note(f"{self.name}, leaving: {type(e).__name__}")
         self._search.close()
         world().note("has left")
@@ -137,21 +121,17 @@ class KafkaMember(MemberProcess):
             self._commit(channel)
             self._positions = {}
         deadline = Deadline(2 * REBALANCE)
-        offers = protocol_offers(
-            self._assignors,
-            [self.topic],
-            owned=sorted(self._positions),
-            previous=self._previous,
-            generation=self._who.generation,
+        who, owned = self._who, sorted(self._positions)
+        offers = leader_assignment.protocol_offers(
+            self._assignors, [self.topic], owned=owned, previous=self._previous, generation=who.generation
         )
-        joined = channel.join(
-            self._who, offers, session_timeout=SESSION, rebalance_timeout=REBALANCE, deadline=deadline
-        )
+        joined = channel.join(who, offers, session_timeout=SESSION, rebalance_timeout=REBALANCE, deadline=deadline)
         self._who = Membership(self.group, joined.generation, joined.member_id)
         assignments: Mapping[str, bytes] = {}
         if joined.members:
             assignor = next(one for one in self._assignors if one.name == joined.protocol)
-            assignments = assign_group(assignor, {self.topic: self.scenario.partitions}, joined.members).assignments
+            topics = {self.topic: self.scenario.partitions}
+            assignments = leader_assignment.assign_group(assignor, topics, joined.members).assignments
         data = channel.sync(self._who, protocol=joined.protocol, assignments=assignments, deadline=deadline)
         share = decode_assignment(data, "the leader").partitions
         gone = [tp for tp in self._positions if tp not in share]

@@ -9,9 +9,7 @@ The source decides where these calls stand, so all Pythons agree.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -20,13 +18,12 @@ from zlib import crc32
 
 from tests.simulation.scheduler import PLACES, WATCHED, before_statement
 
-_CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
-_ALSO = (
-    "zkconsumer.connector.zookeeper_connector",
-    "zkconsumer.connector.partition_control",
-    "zkconsumer.connector.lifecycle",
-    "zkconsumer.connector.subscribed_streams",
-)
+_CHOSEN = (
+    "zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance",
+    "zkconsumer.connector.zookeeper_connector", "zkconsumer.connector.partition_control",
+    "zkconsumer.connector.lifecycle", "zkconsumer.connector.subscribed_streams",
+)  # fmt: skip
+"""How the names of the modules begin."""
 _CALL = "__before_statement__"
 _WATCHED = "__watched_places__"
 
@@ -74,20 +71,11 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not fullname.startswith(_CHOSEN) and fullname not in _ALSO:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            return spec
-        return importlib.util.spec_from_file_location(
-            fullname,
-            spec.origin,
-            loader=_Loader(fullname, spec.origin),
-            submodule_search_locations=spec.submodule_search_locations,
-        )
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname.startswith(_CHOSEN) else None
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
 
 
 def install() -> None:

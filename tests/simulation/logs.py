@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.applications import APPLICATIONS, StreamsApplication
+from tests.simulation.members import StreamsApplication, tp_of
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import world
@@ -80,9 +80,7 @@ class LogObserver(Observer):
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """A message is finished from now on, if it is the one that the log has."""
-        task = world().current
-        assert task is not None
-        if self._last_values.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
+        if self._last_values.get((world().current.process.name, tp, offset)) == self.values[tp].get(offset):
             super().finished(tp, offset)
 
     def lost(self, tp: TopicPartition, kept: int, end: int, *, told: bool) -> None:
@@ -101,11 +99,9 @@ class LogObserver(Observer):
         self.former[tp] = FormerLog(kept, end, told)
         if tp in self._sought:
             self.gone(tp, kept, self._sought[tp])
-        if seen.owner is not None:
-            began, ended, _ = seen.owned[seen.owner]
-            seen.owned[seen.owner] = (began, ended, 0)
-            if self._last_read.get(tp, 0.0) < began:
-                self._unknown(tp, seen)  # an owner that has read nothing knows no epoch
+        seen.change(seen.owner, lowest=0)
+        if self._has_read_nothing(tp, seen):
+            self._unknown(tp, seen)
 
     def made_anew(self, tp: TopicPartition) -> None:
         """The topic of a partition is made anew."""
@@ -118,6 +114,10 @@ class LogObserver(Observer):
     def gone(self, tp: TopicPartition, first: int, end: int) -> None:
         """Messages are gone or cannot be read. That counts as if they were finished."""
         self.partitions[tp].finished.update(range(max(first, self.partitions[tp].below), end))
+
+    def _has_read_nothing(self, tp: TopicPartition, seen: Watched) -> bool:
+        """Return whether there is an owner, which has read nothing since its claim. Such an owner knows no epoch."""
+        return seen.owner is not None and self._last_read.get(tp, 0.0) < seen.owned[seen.owner].began
 
     def _unknown(self, tp: TopicPartition, seen: Watched) -> None:
         """An owner begins at an offset of a log that is gone, and cannot see that."""
@@ -138,7 +138,7 @@ class LogObserver(Observer):
                 self._made_anew[tp] = 1
             self._unknown(tp, seen)
             if tp in self.former:
-                seen.owned[name] = (*seen.owned[name][:2], 0)
+                seen.change(name, lowest=0)
 
     def look(self) -> None:
         """Look also for offsets that were written once more, which makes the node younger than the topic."""
@@ -169,8 +169,7 @@ class LogObserver(Observer):
                 self._heard(tp)
             else:
                 self.former.pop(tp, None)
-            if seen.owner is not None:  # what was finished before is not committed
-                seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
+            seen.change(seen.owner, began=world().now)  # what was finished before is not committed
         super().committed(store, tp, offset)
 
     def _heard(self, tp: TopicPartition) -> None:
@@ -186,7 +185,7 @@ class LogObserver(Observer):
         if former is None or not former.young or not former.told or seen.start > self.end(tp):
             return
         former.told = False
-        if seen.owner is not None and self._last_read.get(tp, 0.0) < seen.owned[seen.owner][0]:
+        if self._has_read_nothing(tp, seen):
             self._unknown(tp, seen)
 
     def end(self, tp: TopicPartition) -> int:
@@ -204,7 +203,7 @@ class LogObserver(Observer):
     def unfinished(self, tp: TopicPartition) -> int | None:
         """Return a message in the log that nobody finished."""
         seen = self.partitions[tp]
-        return next((each for each in self.values[tp] if each >= seen.below and each not in seen.finished), None)
+        return next((each for each in self.values[tp] if not seen.is_finished(each)), None)
 
 
 class LogApplication(StreamsApplication):
@@ -216,14 +215,9 @@ class LogApplication(StreamsApplication):
         except UnreadableMessageError:
             self.member.call("skip", stream.skip, 0.0)
             return []
-        observer: Any = self.scenario.observer
         for one in messages:
-            tp = TopicPartition(one.topic, one.partition)
-            observer.read(self.member.name, tp, one.offset, int(one.value))
+            self.observer.read(self.member.name, tp_of(one), one.offset, int(one.value))
         return messages
-
-
-APPLICATIONS["logs"] = LogApplication
 
 
 class LogScenario(Scenario):
@@ -253,24 +247,24 @@ class LogScenario(Scenario):
             self.write(self.world.random.choice(free), count)
 
     def _back(self, number: int) -> bool:
-        committed = self.observer.partitions[TopicPartition(self.topic, number)].committed.values()
-        return all((each or 0) <= self.produced[TopicPartition(self.topic, number)] for each in committed)
+        committed = self.observer.partitions[self.tp(number)].committed.values()
+        return all((each or 0) <= self.produced[self.tp(number)] for each in committed)
 
     def write(self, number: int, count: int) -> None:
         """Append messages of new values to a partition."""
-        first, offset = self._counter + 1, self.cluster.end_offset(self.topic, number)
+        tp, first, offset = self.tp(number), self._counter + 1, self.cluster.end_offset(self.topic, number)
         self._counter += count
-        values = self.observer.values[TopicPartition(self.topic, number)]  # a reader may have them at once
+        values = self.observer.values[tp]  # a reader may have them at once
         values.update((offset + each, first + each) for each in range(count))
-        self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
-        self.produced[TopicPartition(self.topic, number)] = offset + count
-        self.observer.grew(TopicPartition(self.topic, number))
+        self.cluster.append(*tp, [b"%d" % each for each in range(first, first + count)])
+        self.produced[tp] = offset + count
+        self.observer.grew(tp)
 
     def _lose(self) -> None:
         chance = self.world.random
         what = chance.choice(["retention", "truncate", "truncate", "corrupt", "compact", "longer", "anew", "delete"])
         number = chance.randrange(self.partitions)
-        tp, end = TopicPartition(self.topic, number), self.produced[TopicPartition(self.topic, number)]
+        tp, end = self.tp(number), self.produced[self.tp(number)]
         log: Any = self.cluster.log(self.topic, number)
         offset = chance.randrange(log.start, end + 1)
         self.world.note(f"log: {what} {tp} at {offset} of {end}")
@@ -286,7 +280,7 @@ class LogScenario(Scenario):
             if chance.random() < 0.5:
                 self._held[number] = True
             self.observer.lost(tp, log.end, end, told=number in self._held)
-            self.produced[TopicPartition(self.topic, number)] = log.end
+            self.produced[tp] = log.end
             if number not in self._held:  # the owner may see a log that has grown again
                 self.write(number, chance.randrange(1, 2 * (end - log.end) + 2))
         elif what == "longer" and self.partitions < 10:
@@ -301,18 +295,18 @@ class LogScenario(Scenario):
                 self.cluster.compact(self.topic, number, batch.first)
 
     def _grow(self) -> None:
-        tp = TopicPartition(self.topic, self.partitions)
+        tp = self.tp(self.partitions)
         self.observer.partitions[tp] = Watched(committed={"zookeeper": None})
         self.observer.values[tp] = {}
-        self.produced[TopicPartition(self.topic, self.partitions)] = 0
+        self.produced[tp] = 0
         self.partitions += 1
         self.cluster.add_partitions(self.topic, self.partitions)
 
     def _make_anew(self, what: str) -> None:
-        for number in range(self.partitions):
+        for tp in map(self.tp, range(self.partitions)):
             # the owner may read on in the new log until it hears of the topic
-            self.observer.made_anew(TopicPartition(self.topic, number))
-            self.produced[TopicPartition(self.topic, number)] = 0
+            self.observer.made_anew(tp)
+            self.produced[tp] = 0
         if what == "delete":
             self.cluster.delete_topic(self.topic)
             self.world.sleep(self.world.random.choice([0.5, 3.0, 15.0]))

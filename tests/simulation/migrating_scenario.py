@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation import scenario
-from tests.simulation.brokers_observer import OPEN, BrokersObserver
-from tests.simulation.brokers_scenario import BrokersFaults, BrokersMember
+from tests.simulation.brokers_scenario import OPEN, BrokersFaults, BrokersMember, BrokersObserver
 from tests.simulation.promises import Watched
 from tests.simulation.scala_member import ScalaMember
+from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import world
 from zkconsumer.core.consumer_protocol import MemberSubscription
 from zkconsumer.model import TopicPartition
@@ -79,16 +78,16 @@ class MigratingObserver(BrokersObserver):
             seen.owner = None
         super().note_owner(tp, seen, name)
         if name is None:
-            seen.owner = next((one for one in seen.owned if self._counts(one) and seen.owned[one][1] == OPEN), None)
+            seen.owner = next((one for one in seen.owned if self._counts(one) and seen.owned[one].ended == OPEN), None)
         elif self.kinds.get(name, "old") == "old":
-            seen.owned[name] = (*seen.owned[name][:2], seen.committed["zookeeper"] or 0)
+            seen.change(name, lowest=seen.committed["zookeeper"] or 0)
 
 
 class MigratingFaults(BrokersFaults):
     kinds = (*BrokersFaults.kinds, "expire", "lose answer", "cut zookeeper", "slow zookeeper", "no quorum")
 
 
-class MigratingScenario(scenario.Scenario):
+class MigratingScenario(Scenario):
     faults_class, observer_class = MigratingFaults, MigratingObserver
     observer: Any
 
@@ -104,12 +103,8 @@ class MigratingScenario(scenario.Scenario):
         """Return the properties of a kind, beside those of all."""
         if kind == "old":
             return {}
-        made = {
-            "group.coordination": "kafka",
-            "session.timeout.ms": 8000,
-            "partition.assignment.strategy": self._strategies,
-        }
-        return made if kind == "new" else {**made, "group.migration": "true"}
+        made = {"session.timeout.ms": 8000, "partition.assignment.strategy": self._strategies}
+        return {**made, "group.coordination": "kafka"} | ({} if kind == "new" else {"group.migration": "true"})
 
     def new_member(self, number: int, ours: bool) -> Any:
         kind = self._move[0]

@@ -7,15 +7,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.scheduler import world
-from tests.simulation.zookeeper import SimulatedZooKeeper
+from tests.simulation.settings import STORES
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing.committed_offsets import CommittedOffset
-from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.zookeeper import paths
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+    from zkconsumer.testing.committed_offsets import CommittedOffset
 
 _ARRIVES = 1.2
 """Seconds from the writing of a message until a reader that waits has it."""
@@ -27,6 +30,14 @@ _NOTICES = 1.5
 
 class BrokenPromise(AssertionError):
     """A promise of the package does not hold."""
+
+
+class Ownership(NamedTuple):
+    """The time at which an ownership began and ended, and the lowest offset that its member may hand out."""
+
+    began: float
+    ended: float
+    lowest: int
 
 
 @dataclass
@@ -46,8 +57,8 @@ class Watched:
     """When a seek, or a generation of the brokers, moved it last."""
     following: dict[str, int] = field(default_factory=dict)
     """By member: the offset that is handed out next, where that is known."""
-    owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
-    """By member: the time at which its last ownership began and ended, and the lowest offset that it may hand out."""
+    owned: dict[str, Ownership] = field(default_factory=dict)
+    """By member: its last ownership."""
     back_to: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By store: the lowest offset to which a seek may take the commits back, once."""
     handed: int = 0
@@ -57,16 +68,19 @@ class Watched:
         """The offset at which an owner begins."""
         return max((each or 0 for each in self.committed.values()), default=0)
 
-    def end(self, member: str, at: float) -> None:
-        """The last ownership of a member ends at this time."""
-        began, _, lowest = self.owned[member]
-        self.owned[member] = (began, at, lowest)
+    def is_finished(self, offset: int) -> bool:
+        """Return whether a message was finished, or given up for good."""
+        return offset < self.below or offset in self.finished
+
+    def change(self, member: str | None, **values: Any) -> None:
+        """Change the last ownership of a member, if there is one."""
+        if member is not None and member in self.owned:
+            self.owned[member] = self.owned[member]._replace(**values)
 
     def reopen(self, member: str | None, offset: int) -> None:
         """A member may hand out messages from ``offset`` on, too, if it has owned the partition."""
         if member is not None and member in self.owned:
-            began, ended, lowest = self.owned[member]
-            self.owned[member] = (began, ended, min(lowest, offset))
+            self.change(member, lowest=min(self.owned[member].lowest, offset))
 
     def may_go_back(self, offset: int) -> None:
         """A seek may take the commits back to ``offset``. A commit of the place before may come as the seek begins."""
@@ -75,25 +89,20 @@ class Watched:
 
 
 class Observer:
-    """What all members of one group did. ``where`` are the partitions, ``stores`` the places of their offsets."""
+    """What all members of one group did."""
 
-    def __init__(
-        self,
-        zookeeper: SimulatedZooKeeper,
-        cluster: FakeCluster,
-        group: str,
-        where: list[TopicPartition],
-        stores: Sequence[str],
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._group = group
+    commits = 0
+    broken = ""
+    """The promise that was broken first, in whichever task that was."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._zookeeper, self._group = scenario.zookeeper, scenario.group
+        stores = STORES[scenario.setting.storage]
+        where = [TopicPartition(topic, each) for topic, count in scenario.topics.items() for each in range(count)]
         self.partitions = {tp: Watched(committed=dict.fromkeys(stores)) for tp in where}
-        self.commits = 0
-        self.broken = ""
-        """The promise that was broken first, in whichever task that was."""
         self._leases: dict[str, float] = {}
-        zookeeper.changed = self.look
-        self._journal = cluster.journal_of_all
+        self._zookeeper.changed = self.look
+        self._journal = scenario.cluster.journal_of_all
         self._journal_write = self._journal.write_offset
         vars(self._journal)["write_offset"] = self._written_in_kafka
 
@@ -118,17 +127,16 @@ class Observer:
         now = world().now
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:
-            seen.end(seen.owner, max(now + self._until_seen(seen.owner), self._leases.get(seen.owner, now)))
+            seen.change(seen.owner, ended=max(now + self._until_seen(seen.owner), self._leases.get(seen.owner, now)))
         seen.owner = name
         if name is not None:
-            seen.owned[name] = (now, float("inf"), seen.start)
+            seen.owned[name] = Ownership(now, float("inf"), seen.start)
             seen.following[name] = seen.start
 
     @staticmethod
     def _until_seen(owner: str) -> float:
         """Return the seconds in which an owner may hand out after a Scala member has deleted its node."""
-        task = world().current
-        process = "" if task is None else task.process.name
+        process = world().current.process.name
         return _NOTICES if process.startswith("s") and not owner.endswith(f"_{process}") else 0.0
 
     def _written_in_kafka(self, group: str, place: tuple[str, int], committed: CommittedOffset | None) -> None:
@@ -172,8 +180,8 @@ class Observer:
         """A member knows from now on that its former session has ended."""
         if self._leases.pop(member, 0.0) > (now := world().now):
             for seen in self.partitions.values():
-                if member in seen.owned and seen.owner != member:
-                    seen.end(member, now)
+                if seen.owner != member:
+                    seen.change(member, ended=now)
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
         """A member's call, which began at ``asked``, returned a message."""
@@ -181,7 +189,7 @@ class Observer:
         seen.handed += 1
         seen.following[member] = offset + 1
         world().note(f"handed {tp} {offset}")
-        began, ended, lowest = seen.owned.get(member, (float("inf"), 0.0, 0))
+        began, ended, lowest = seen.owned.get(member, Ownership(float("inf"), 0.0, 0))
         if began > world().now or ended < asked:
             self.broke(f"{tp}: {member} handed out {offset}, and did not own the partition during the call")
         elif offset < lowest and offset not in self.passed(tp):
@@ -206,7 +214,7 @@ class Observer:
         """A read of a thread got nothing until its time was over; see :meth:`waited`."""
         for tp, seen in self.partitions.items():
             position = seen.following.get(member)
-            mine = (seen.owner, seen.thread) == (member, thread) and seen.owned[member][0] < asked - _ARRIVES
+            mine = (seen.owner, seen.thread) == (member, thread) and seen.owned[member].began < asked - _ARRIVES
             if mine and position is not None:
                 self.waited(tp, position, asked, stood)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation.members import Member
+from tests.simulation.members import Member, tp_of
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Process
 from zkconsumer.errors import ZkConsumerError
@@ -57,8 +57,7 @@ class QueryDriver(Member):
             given["releaseAfter"] = "2"
         options = parse({**given, "subscribe": scenario.topic, "startingOffsets": "earliest"})
         run = QueryRun(options, cluster_of(options))
-        membership: Any = vars(run)["_membership"]
-        self.consumer = membership.consumer
+        self.consumer = vars(run)["_membership"].consumer
         try:
             run.open()
             if self.query.planned != self.query.finished:
@@ -81,8 +80,7 @@ class QueryDriver(Member):
         if end == query.finished:
             return
         for one in ranges_of(decode_progress(end)):
-            tp = TopicPartition(one.topic, one.partition)
-            self.scenario.observer.handed(self.consumer, tp, one.start, asked)
+            self.scenario.observer.handed(self.consumer, tp_of(one), one.start, asked)
         query.planned = end
         self._batch(run, end)
 
@@ -93,13 +91,13 @@ class QueryDriver(Member):
         world.note(f"batch {ranges}")
         offsets = _offsets(ranges)
         if _offsets([each for task in run.plan(end) for each in task.ranges]) != offsets:
-            self.scenario.broken(f"{self.name}: the tasks of a batch are not {ranges}")
+            observer.broke(f"{self.name}: the tasks of a batch are not {ranges}")
         world.sleep(world.random.choice([0.2, 1.0, 5.0]) * world.random.random())
         if world.random.random() < 0.03:
             raise RuntimeError("a task failed")
         twice = next((each for each in offsets if each in query.output), None)
         if twice is not None:
-            self.scenario.broken(f"{self.name}: message {twice} is in two batches of its query")
+            observer.broke(f"{self.name}: message {twice} is in two batches of its query")
         query.output.update(offsets)
         query.finished = end
         for tp, offset in offsets:
@@ -111,13 +109,13 @@ class QueryDriver(Member):
         end = world.now + ENDS
         while not self.ended:
             if world.now > end and self.process.alive:
-                self.scenario.broken(f"the query of {self.name} has not ended after {ENDS:g} s")
+                self.scenario.observer.broke(f"the query of {self.name} has not ended after {ENDS:g} s")
                 return
             world.sleep(0.5)
 
 
 def _offsets(ranges: list[OffsetRange]) -> list[tuple[TopicPartition, int]]:
-    return [(TopicPartition(one.topic, one.partition), each) for one in ranges for each in range(one.start, one.end)]
+    return [(tp_of(one), each) for one in ranges for each in range(one.start, one.end)]
 
 
 class QueryScenario(Scenario):

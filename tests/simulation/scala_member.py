@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.simulation.members import MemberProcess
 from tests.simulation.scheduler import world
-from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
@@ -44,7 +43,7 @@ class ScalaMember(MemberProcess):
     def __init__(self, scenario: Scenario, number: int) -> None:
         super().__init__(scenario, number)
         self.group, self.topic, self.partitions = scenario.group, scenario.topic, scenario.partitions
-        self.session: SimulatedSession | None = None
+        self.session: Any = None
         self._server = scenario.zookeeper
         self._stopped = False
         self._seen = -1
@@ -57,13 +56,11 @@ class ScalaMember(MemberProcess):
         while not self.left:
             try:
                 self.session.open(Deadline(5.0))
+                break
             except RegistryUnavailableError:
                 world().sleep(0.5)
-            else:
-                break
-        here = world()
         for role, body in (("watcher", self._watch), ("app", self._apply), ("committer", self._commit_on_time)):
-            here.spawn(f"{self.name}-{role}", partial(self._until_it_ends, body))
+            world().spawn(f"{self.name}-{role}", partial(self._until_it_ends, body))
 
     def _until_it_ends(self, body: Callable[[], None]) -> None:
         with suppress(RegistryUnavailableError):  # a thread that asks after the end
@@ -88,7 +85,6 @@ class ScalaMember(MemberProcess):
     def _ask(self, act: Callable[[int], T]) -> T:
         """Do a request until it is answered, in whatever session there is then, as its client library does."""
         here, session = world(), self.session
-        assert session is not None
         while True:
             here.sleep(here.random.random() * 0.003)
             number = session.session_id
@@ -110,10 +106,8 @@ class ScalaMember(MemberProcess):
         """The thread of the rebalances: a change of the members, or a new session, begins one."""
         number = 0
         while not self.left:
-            session = self.session
-            assert session is not None
-            if session.session_id and session.session_id != number:
-                number = session.session_id
+            if self.session.session_id and self.session.session_id != number:
+                number = self.session.session_id
                 self._owned = {}
                 self._register()
                 self._seen = -1

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import zkconsumer.cluster.cluster_client
 import zkconsumer.connector.subscribed_streams
-from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
-from tests.simulation.applications import SLOWEST, WAITS
-from tests.simulation.database import Database
+from tests.simulation import sockets
 from tests.simulation.faults import Faults
-from tests.simulation.members import Member
+from tests.simulation.members import SLOWEST, WAITS, Member
 from tests.simulation.promises import BrokenPromise, Observer
 from tests.simulation.scala_member import ScalaMember
 from tests.simulation.scheduler import Process, World, enter
@@ -51,20 +48,19 @@ class Scenario:
     group, topic, partitions, brokers, stands_slowly = "g", "t", 6, BROKERS, STANDS
     faults_class: type[Faults] = Faults
     observer_class: type[Observer] = Observer
+    settled = 0.0
+    """The most seconds after the last fault of a period until all was consumed and committed."""
+    calm = False
+    """Whether there was no fault for long."""
+    _over = False
 
     def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
         self.world = World(seed)
         enter(self.world)
-        self.network = sockets.Network()
-        sockets.enter(self.network)
+        self.network = self.world.network = sockets.Network()
         self.steps = steps
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
-        self.settled = 0.0
-        """The most seconds after the last fault of a period until all was consumed and committed."""
-        self.calm = False
-        """Whether there was no fault for long."""
-        self._over = False
         self.at_end = ExitStack()
         """What is done after the run, whatever came of it."""
         self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
@@ -73,22 +69,12 @@ class Scenario:
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
         self.faults = self.faults_class(self, without)
-        self.observer = self.observer_class(
-            self.zookeeper,
-            self.cluster,
-            self.group,
-            [TopicPartition(topic, each) for topic, count in self.topics.items() for each in range(count)],
-            STORES[setting.storage],
-        )
+        self.observer = self.observer_class(self)
         self.produced = dict.fromkeys(self.observer.partitions, 0)
-        self.database = Database(self) if setting.storage == "database" else None
-        self.environment = MemberEnvironment(
-            session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
-        )
+        self.environment = MemberEnvironment(session=lambda _, on_change: self.zookeeper.session(on_change))
         vars(zkconsumer.cluster.cluster_client)["zookeeper_session"] = self.new_session
-        vars(zkconsumer.connector.subscribed_streams)["build_member"] = partial(
-            build_member, environment=self.environment
-        )
+        build = partial(build_member, environment=self.environment)
+        vars(zkconsumer.connector.subscribed_streams)["build_member"] = build
 
     def new_session(self, config: Any, on_change: Any, connect: str | None = None) -> Any:
         """Return a session of a client that is no member."""
@@ -114,18 +100,17 @@ class Scenario:
             "dual.commit.enabled": str(storage == "dual").lower(),
         }
 
-    def broken(self, promise: str) -> None:
-        """A promise is broken that a part of the scenario itself checks."""
-        self.observer.broke(promise)
+    def tp(self, number: int) -> TopicPartition:
+        """Return a partition of the topic."""
+        return TopicPartition(self.topic, number)
 
-    def run(self) -> World:
+    def run(self) -> None:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
         self.world.spawn("director", self._direct)
         with self.at_end:
             self.world.go(lambda: self._over or bool(self.observer.broken))
         if self.observer.broken:
             raise BrokenPromise(self.observer.broken)
-        return self.world
 
     def _direct(self) -> None:
         self.cluster.start()
@@ -218,7 +203,7 @@ class Scenario:
         self.world.slow_place = slow_place
         self.settled = max(self.settled, self.world.now - began)
         if left:
-            self.broken(f"{self.world.now - began:.0f} s after the last fault: {left}")
+            self.observer.broke(f"{self.world.now - began:.0f} s after the last fault: {left}")
 
     def progress(self) -> int:
         """Return a number that changes as long as what is left is being done."""
@@ -251,4 +236,4 @@ class Scenario:
         self.world.sleep(5.0 + SLOWEST)
         for task in self.world.tasks:
             if task.process is not self.world.system and task.process.alive:
-                self.broken(f"{task} is still there after the shutdown, and waits for {task.waits_for}")
+                self.observer.broke(f"{task} is still there after the shutdown, and waits for {task.waits_for}")

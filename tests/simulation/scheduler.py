@@ -48,12 +48,13 @@ class Interrupted(KeyboardInterrupt):
 class Process:
     """The tasks of one member, or of all servers. ``frozen_until`` is on the world's clock."""
 
+    alive = True
+    frozen_until = 0.0
+    stood = 0.0
+    """The seconds for which its tasks stood still in all."""
+
     def __init__(self, name: str) -> None:
         self.name = name
-        self.alive = True
-        self.frozen_until = 0.0
-        self.stood = 0.0
-        """The seconds for which its tasks stood still in all."""
 
     def __repr__(self) -> str:
         return self.name
@@ -62,23 +63,20 @@ class Process:
 class Task:
     """One simulated thread."""
 
-    def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
-        self.number = number
+    done = timed_out = False
+    ready = True
+    thaws = False
+    """Whether its timer only ends a freeze of its process: it was ready before."""
+    ticket = 0
+    interrupt_in = 0
+    """The number of turns after which an exception leaves the present call; 0: none does."""
+    waits_for: object = ""
+    thread: Any = None
+    switch: Callable[[], object]
+
+    def __init__(self, number: int, name: str, process: Process) -> None:
+        self.number, self.name, self.process = number, name, process
         self.mark = b"%d" % number
-        self.name = name
-        self.process = process
-        self.body = body
-        self.done = False
-        self.ready = True
-        self.ticket = 0
-        self.timed_out = False
-        self.thaws = False
-        """Whether its timer only ends a freeze of its process: it was ready before."""
-        self.waits_for = ""
-        self.thread: Any = None
-        self.interrupt_in = 0
-        """The number of turns after which an exception leaves the present call; 0: none does."""
-        self.switch: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
         return self.name
@@ -105,39 +103,39 @@ class World:
         self.digest = 0
         self.failures: list[BaseException] = []
         self.system = Process("world")
+        self._root = Task(0, "world", self.system)
+        """Stands for the code outside of all tasks, which may not wait."""
+        self.current = self._root
+        """The task that runs now."""
         self._numbers = itertools.count(1)
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Task, int]] = []
         self._main = greenlet.getcurrent()
-        self.current: Task | None = None
+        self.network: Any = None
+        """The :class:`tests.simulation.sockets.Network` of this world."""
         self._ended = False
 
     # ---- what happened
 
     def note(self, event: str) -> None:
         """Add an event to the trace, and to the digest that two equal runs share."""
-        line = f"{self.now - 1000:12.6f} {self.current or 'world'}: {event}"
+        line = f"{self.now - 1000:12.6f} {self.current}: {event}"
         self.digest = crc32(line.encode(), self.digest)
         self.trace.append(line)
 
     # ---- tasks
 
-    @property
-    def process(self) -> Process:
-        """The process of the present task."""
-        return self.system if self.current is None else self.current.process
-
     def spawn(self, name: str, body: Callable[[], object], process: Process | None = None) -> Task:
         """Make a task that is ready to run. Its process is by default the one of the present task."""
-        task = Task(next(self._numbers), name, process or self.process, body)
-        task.switch = greenlet.greenlet(lambda: self._run(task), self._main).switch
+        task = Task(next(self._numbers), name, process or self.current.process)
+        task.switch = greenlet.greenlet(lambda: self._run(task, body), self._main).switch
         self.tasks.append(task)
         self._ready.append(task)
         return task
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: Task, body: Callable[[], object]) -> None:
         try:
-            task.body()
+            body()
         except BaseException as e:  # a task's failure is the world's: it is shown with the run
             self.failures.append(e)
             self._ended = True
@@ -152,7 +150,7 @@ class World:
             self.digest = crc32(task.mark, self.digest)
             self.current = task
             task.switch()
-            self.current = None
+            self.current = self._root
         if self.failures:
             raise self.failures[0]
 
@@ -189,7 +187,7 @@ class World:
 
     def pause(self) -> None:
         """Give the turn away, with a small probability."""
-        if self.current is not None and self.random.random() < SWITCHES:
+        if self.current is not self._root and self.random.random() < SWITCHES:
             self.give_way()
             if self.current.interrupt_in:
                 self._interrupt(self.current)
@@ -200,13 +198,11 @@ class World:
 
     def give_way(self) -> None:
         """Give the turn away; the present task may be the next one, too, or stand still."""
-        task = self.current
-        assert task is not None
         if self.delays and self.random.random() < self.delays:
             self.stand_still()
-            return
-        self._ready.append(task)
-        self._main.switch()
+        else:
+            self._ready.append(self.current)
+            self._main.switch()
 
     def stood(self, process: Process) -> float:
         """Return the seconds for which tasks of a process and of the servers stood still in all."""
@@ -214,9 +210,7 @@ class World:
 
     def stand_still(self) -> None:
         """Give the present task no turn for up to 0.3 s."""
-        assert self.current is not None
-        seconds = self.random.random() ** 3 * 0.3
-        task = self.current
+        seconds, task = self.random.random() ** 3 * 0.3, self.current
         task.process.stood += seconds
         kept, task.interrupt_in = task.interrupt_in, 0  # CPython does not look for signals between any two statements
         self.wait("its turn", seconds)
@@ -226,7 +220,6 @@ class World:
     def interrupts(self, chance: float) -> Iterator[None]:
         """Raise Interrupted in the block, with this chance, where the task waits or gives its turn away."""
         task = self.current
-        assert task is not None
         hit = chance and self.random.random() < chance
         task.interrupt_in = 1 + int(self.random.expovariate(0.4)) if hit else 0
         try:
@@ -240,13 +233,13 @@ class World:
             self.note("an exception leaves the call")
             raise Interrupted
 
-    def wait(self, why: str, seconds: float | None, waiters: list[Task] | None = None) -> bool:
-        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time.
+    def wait(self, why: object, seconds: float | None, waiters: list[Task] | None = None) -> bool:
+        """Wait until :meth:`wake_all`, or for some seconds. Return whether the task was woken before its time.
 
         Arguments: ``waiters`` has the task meanwhile.
         """
         task = self.current
-        assert task is not None, f"the world itself waits for {why}"
+        assert task is not self._root, f"the world itself waits for {why}"
         task.ready, task.timed_out, task.thaws, task.waits_for = False, False, False, why
         task.ticket += 1
         if waiters is not None:
@@ -263,16 +256,23 @@ class World:
             self._interrupt(task)
         return not task.timed_out
 
-    def wake(self, task: Task) -> None:
-        if not task.ready:
-            task.ready = True
-            task.ticket += 1
-            self._ready.append(task)
+    def wait_until(self, holds: Callable[[], object], why: object, seconds: float | None, waiters: list[Task]) -> bool:
+        """Wait until a condition holds, which is looked at after each :meth:`wake_all`. Return False after the time."""
+        end = None if seconds is None else self.now + seconds
+        while not holds():
+            left = None if end is None else end - self.now
+            if left is not None and left <= 0:
+                return False
+            self.wait(why, left, waiters)
+        return True
 
     def wake_all(self, waiters: list[Task]) -> None:
         """Make all waiting tasks of a list ready, and empty the list."""
         for task in waiters:
-            self.wake(task)
+            if not task.ready:
+                task.ready = True
+                task.ticket += 1
+                self._ready.append(task)
         waiters.clear()
 
     # ---- time
@@ -311,7 +311,7 @@ def before_statement(place: int) -> None:
     here.countdown -= 1
     if not here.countdown:
         here.count_down()
-        if here.current is not None:
+        if here.current.number:
             here.give_way()
-    elif place == here.slow_place and here.current is not None and here.random.random() < here.slow:
+    elif place == here.slow_place and here.current.number and here.random.random() < here.slow:
         here.stand_still()

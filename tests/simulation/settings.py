@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,14 +12,14 @@ class Setting:
     """What one scenario is made of.
 
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
-    ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
-    In each step fewer than ``messages`` are produced, and with the probability ``faults`` a fault happens.
-    ``members`` are there at the start. ``run_by`` names the module, and the class in it, that runs it.
+    ``zookeeper``, ``kafka``, ``dual`` or ``database``. In each step fewer than ``messages`` are produced, and with the
+    probability ``faults`` a fault happens. ``members`` are there at the start. ``application`` and ``run_by`` name the
+    class of the members' application and the one that runs the scenario, each with its module.
     """
 
     scala: float = 0.0
     storage: str = "zookeeper"
-    application: str = "streams"
+    application: str = "members.StreamsApplication"
     messages: int = 40
     faults: float = 0.1
     members: int = 2
@@ -39,23 +41,36 @@ SCENARIOS = {
     "churn": Setting(messages=20, faults=0.4, kinds=("join", "leave", "kill", "slow zookeeper")),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
-    "database": Setting(storage="database", application="database", interrupts=0.05, pauses=False),
-    "asyncio": Setting(application="asyncio", pauses=False),
-    "streams": Setting(application="every-call", second=2, interrupts=0.1, pauses=False),
+    "database": Setting(
+        storage="database",
+        application="database.DatabaseApplication",
+        run_by="database.DatabaseScenario",
+        interrupts=0.05,
+        pauses=False,
+    ),
+    "asyncio": Setting(application="event_loop.AsyncApplication", pauses=False),
+    "streams": Setting(application="every_call.EveryCall", second=2, interrupts=0.1, pauses=False),
     "brokers-group": Setting(storage="kafka", run_by="brokers_scenario.BrokersScenario"),
-    "operators": Setting(application="operated", run_by="operators.OperatorScenario", pauses=False),
-    "logs": Setting(application="logs", run_by="logs.LogScenario", pauses=False),
+    "operators": Setting(
+        application="operators.OperatedApplication", run_by="operators.OperatorScenario", pauses=False
+    ),
+    "logs": Setting(application="logs.LogApplication", run_by="logs.LogScenario", pauses=False),
     "spark": Setting(run_by="queries.QueryScenario", pauses=False),
-    "balanced": Setting(application="balanced", run_by="balanced_group.BalancedGroup", pauses=False),
-    "sharing": Setting(application="balanced", run_by="balanced_group.SharingGroup", pauses=False),
+    "balanced": Setting(
+        application="balanced_group.BalancedApplication", run_by="balanced_group.BalancedGroup", pauses=False
+    ),
+    "sharing": Setting(
+        application="balanced_group.BalancedApplication", run_by="balanced_group.SharingGroup", pauses=False
+    ),
     "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario", pauses=False),
 }
 """The settings by the scenario's name."""
 
-STORES = {
-    "zookeeper": ("zookeeper",),
-    "kafka": ("kafka",),
-    "dual": ("kafka", "zookeeper"),
-    "database": ("database",),
-}
+STORES = {"zookeeper": ("zookeeper",), "kafka": ("kafka",), "dual": ("kafka", "zookeeper"), "database": ("database",)}
 """The places that each ``storage`` writes offsets to."""
+
+
+def load(place: str) -> Any:
+    """Return a class by its module and name, as a setting has them."""
+    module, _, name = place.partition(".")
+    return getattr(importlib.import_module(f"tests.simulation.{module}"), name)

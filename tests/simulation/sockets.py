@@ -39,31 +39,27 @@ class Network:
                 one.broken()
 
 
-_networks: list[Network] = []
-
-
 def network() -> Network:
-    return _networks[-1]
-
-
-def enter(made: Network) -> None:
-    _networks.append(made)
+    found: Network = world().network
+    return found
 
 
 class Socket:
     """One end of a connection, of the standard library's form as far as the package and the kit use it."""
 
+    ended = False
+    """Whether no more bytes come after those that are there."""
+    reset = closed = False
+    last = 0.0
+    """When the last bytes that are under way arrive."""
+    names = (("127.0.0.1", 0), ("127.0.0.1", 0))
+    _peer: Socket | None = None
+    _timeout: float | None = None
+
     def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         self.incoming: list[tuple[float, bytes]] = []
-        self._peer: Socket | None = None
-        self.ended = False  # no more bytes come after those that are there
-        self.reset = False
-        self.closed = False
-        self._readers: list[Task] = []
-        self._timeout: float | None = None
-        self.last = 0.0
-        self.names = (("127.0.0.1", 0), ("127.0.0.1", 0))
-        self.process = world().process
+        self.readers: list[Task] = []
+        self.process = world().current.process
 
     # ---- connecting
 
@@ -75,11 +71,10 @@ class Socket:
             return errno.ECONNREFUSED
         other = Socket()
         other.process = listener.process
-        net = network()
-        self.names = (("127.0.0.1", net.new_port()), ("127.0.0.1", target[1]))
+        self.names = (("127.0.0.1", network().new_port()), ("127.0.0.1", target[1]))
         other.names = self.names[::-1]
         self._peer, other._peer = other, self
-        net.connections.extend((self, other))
+        network().connections.extend((self, other))
         listener.arrived(other)
         return 0
 
@@ -116,7 +111,7 @@ class Socket:
         late = here.random.random() * (2.0 if here.random.random() < network().slow else 0.002)
         peer.last = max(peer.last, here.now + late)
         peer.incoming.append((peer.last, bytes(data)))
-        peer.wake()
+        here.wake_all(peer.readers)
         here.pause()
         return len(data)
 
@@ -152,7 +147,7 @@ class Socket:
             if flags & _DO_NOT_WAIT or (left is not None and left <= 0):
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             until = [each for each in (left, None if due is None else due - here.now) if each is not None]
-            here.wait("bytes", min(until, default=None), self._readers)
+            here.wait("bytes", min(until, default=None), self.readers)
 
     def _take(self, size: int, peek: bool) -> bytes:
         due, data = self.incoming[0]
@@ -170,9 +165,6 @@ class Socket:
         if self.closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    def wake(self) -> None:
-        world().wake_all(self._readers)
-
     def shutdown(self, _: int) -> None:
         """End both directions. Raises OSError if there is no connection."""
         if self._peer is None or self.closed:
@@ -180,7 +172,7 @@ class Socket:
         self.incoming.clear()
         for end in (self, self._peer):
             end.ended = True
-            end.wake()
+            world().wake_all(end.readers)
 
     def close(self) -> None:
         if self.closed:
@@ -188,8 +180,8 @@ class Socket:
         self.closed = True
         if self._peer is not None:
             self._peer.ended = True
-            self._peer.wake()
-        self.wake()
+            world().wake_all(self._peer.readers)
+        world().wake_all(self.readers)
         if self in network().connections:
             network().connections.remove(self)
 
@@ -199,7 +191,7 @@ class Socket:
             if end is not None:
                 end.reset = True
                 end.incoming.clear()
-                end.wake()
+                world().wake_all(end.readers)
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +205,7 @@ class Listener:
 
     def __init__(self, port: int) -> None:
         self.port = port or network().new_port()
-        self.process = world().process
+        self.process = world().current.process
         self._waiting: list[Socket] = []
         self._acceptors: list[Task] = []
         network().listeners[self.port] = self

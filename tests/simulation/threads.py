@@ -16,43 +16,28 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.scheduler import EPOCH, Task, world
-
-
-def _seconds(blocking: bool, timeout: float) -> float | None:
-    if not blocking:
-        return 0.0
-    return None if timeout is None or timeout < 0 else timeout
 
 
 class Lock:
     """A lock of the standard library's form. Waiters get it in any order."""
 
     def __init__(self) -> None:
-        self._owner: Task | bool | None = None
+        self._owner: Task | None = None
         self._waiters: list[Task] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         here = world()
         here.pause()
-        if self._owner is None:
-            self._owner = here.current or True
-            return True
-        if not blocking:
-            return False
-        limit = _seconds(blocking, timeout)
-        end = None if limit is None else here.now + limit
-        while self._owner is not None:
-            left = None if end is None else end - here.now
-            if left is not None and left <= 0:
+        if self._owner is not None:
+            seconds = 0.0 if not blocking else None if timeout < 0 else timeout
+            if not here.wait_until(lambda: self._owner is None, self, seconds, self._waiters):
                 return False
-            woken = here.wait(f"a lock of {self._owner}", left, self._waiters)
-            if not woken and self._owner is not None:
-                return False
-        self._owner = here.current or True
+        self._owner = here.current
         return True
 
     def release(self) -> None:
@@ -60,6 +45,9 @@ class Lock:
             raise RuntimeError("release unlocked lock")
         self._owner = None
         world().wake_all(self._waiters)
+
+    def __repr__(self) -> str:
+        return f"a lock of {self._owner}"
 
     def locked(self) -> bool:
         return self._owner is not None
@@ -74,44 +62,8 @@ class Lock:
         self.__init__()  # type: ignore[misc]
 
 
-class RLock(Lock):
-    """A reentrant lock of the standard library's form."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._holder: Any = None
-        self._count = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = world().current
-        if self._count and self._holder is me:
-            self._count += 1
-            return True
-        if not super().acquire(blocking, timeout):
-            return False
-        self._holder, self._count = me, 1
-        return True
-
-    def release(self) -> None:
-        if not self._count or self._holder is not world().current:
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            self._holder = None
-            super().release()
-
-    def _is_owned(self) -> bool:
-        return self._count > 0 and self._holder is world().current
-
-    def _release_save(self) -> tuple[int, Any]:
-        saved = (self._count, self._holder)
-        self._count, self._holder = 0, None
-        super().release()
-        return saved
-
-    def _acquire_restore(self, saved: tuple[int, Any]) -> None:
-        super().acquire()
-        self._count, self._holder = saved
+RLock: Any = vars(threading)["_RLock"]
+"""The standard library's own reentrant lock in Python. Each one is made of a :class:`Lock`, after the exchange."""
 
 
 class SimpleQueue:
@@ -127,14 +79,9 @@ class SimpleQueue:
         world().pause()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        here = world()
-        here.pause()
-        end = None if timeout is None else here.now + timeout
-        while not self._items:
-            left = None if end is None else end - here.now
-            if not block or (left is not None and left <= 0):
-                raise queue.Empty
-            here.wait("a queue", left, self._waiters)
+        world().pause()
+        if not world().wait_until(lambda: self._items, "a queue", timeout if block else 0.0, self._waiters):
+            raise queue.Empty
         return self._items.popleft()
 
     put_nowait = put
@@ -154,26 +101,16 @@ class SimpleQueue:
 _numbers = itertools.count(1)
 
 
-class Thread:
-    """A thread of the standard library's form, which is a task of the world."""
+class Thread(threading.Thread):
+    """A thread that is a task of the world."""
 
-    def __init__(
-        self,
-        group: None = None,
-        target: Callable[..., object] | None = None,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        daemon: bool | None = None,
-    ) -> None:
-        self._target, self._args, self._kwargs = target, args, dict(kwargs or {})
-        self.name = name or "thread"
-        self.daemon = bool(daemon)
-        self._task: Task | None = None
-        self._over = False
-        self._waiters: list[Task] = []
+    _task: Task | None = None
+    _over = False
+
+    def __init__(self, *, name: str | None = None, **options: Any) -> None:
         self._number = next(_numbers)
+        super().__init__(name=name or "thread", **options)
+        self._waiters: list[Task] = []
 
     def __hash__(self) -> int:
         return self._number  # a pool of threads joins them in the order of a set
@@ -186,24 +123,18 @@ class Thread:
         world().pause()
 
     def _body(self) -> None:
+        own = vars(self)
         try:
-            self.run()
+            own["_target"](*own["_args"], **own["_kwargs"])  # which stay: a weak reference there tells a pool's end
         finally:
             self._over = True
             world().wake_all(self._waiters)
 
-    def run(self) -> None:
-        if self._target is not None:
-            self._target(*self._args, **self._kwargs)
-
     def join(self, timeout: float | None = None) -> None:
         if self._task is None:
             raise RuntimeError("cannot join thread before it is started")
-        here = world()
-        here.pause()
-        end = None if timeout is None else here.now + timeout
-        while not self._over and (end is None or end > here.now):  # no lock, whose taking an exception could leave
-            here.wait(f"the end of {self.name}", None if end is None else end - here.now, self._waiters)
+        world().pause()  # no lock, whose taking an exception could leave
+        world().wait_until(lambda: self._over, f"the end of {self.name}", timeout, self._waiters)
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._over
@@ -212,29 +143,21 @@ class Thread:
     def ident(self) -> int | None:
         return None if self._task is None else self._task.number
 
-    native_id = ident
+    @property
+    def native_id(self) -> int | None:
+        return self.ident
 
 
-class _Main:
-    """The operating system's main thread, which no task of a world is."""
-
-    name, daemon, ident, native_id = "MainThread", False, 0, 0
-
-    def is_alive(self) -> bool:
-        return True
-
-
-_MAIN = _Main()
+_MAIN = SimpleNamespace(name="MainThread", daemon=False, ident=0, native_id=0, is_alive=lambda: True)
+"""The operating system's main thread, which no task of a world is."""
 
 
 def _ident() -> int:
-    task = world().current
-    return 0 if task is None else task.number
+    return world().current.number
 
 
 def _current() -> Any:
-    task = world().current
-    return _MAIN if task is None or task.thread is None else task.thread
+    return world().current.thread or _MAIN
 
 
 def _monotonic() -> float:
@@ -242,8 +165,7 @@ def _monotonic() -> float:
 
 
 def _wall() -> float:
-    here = world()
-    return EPOCH + here.monotonic()
+    return EPOCH + world().monotonic()
 
 
 _strftime = time.strftime
@@ -278,6 +200,6 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
     active: dict[int, Any] = vars(threading)["_active"]
     active[0] = active.pop(next(iter(active)))
     # the package's lock derives from this class; the interpreter's import system must keep its own
-    kept, _thread.RLock = _thread.RLock, RLock  # type: ignore[misc,assignment]
+    kept, _thread.RLock = _thread.RLock, RLock  # type: ignore[misc]
     importlib.import_module("zkconsumer.runtime.interruptible_wait")
     _thread.RLock = kept  # type: ignore[misc]

@@ -6,7 +6,7 @@ which may be frozen or dead. So each session here has a task for events and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Process, world
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
-from zkconsumer.zookeeper.node_values import Node, Watch
+from zkconsumer.zookeeper.node_values import Watch
 from zkconsumer.zookeeper.session import SessionChanged
 
 _LATENCIES = (0.003, 0.003, 0.2)
@@ -30,15 +30,16 @@ _PATIENCE = 0.5
 class SimulatedZooKeeper(FakeZooKeeper):
     """The server. ``changed`` is called after each change of the tree, before any other task runs."""
 
+    reachable = True
+    silent = (0.0, 0.0)
+    """When the last time without a quorum began, and when it ended, or until now."""
+
     def __init__(self, *, session_timeout: float) -> None:
         super().__init__(session_timeout=session_timeout)
         self.sessions: list[SimulatedSession] = []
         self.changed: Callable[[], None] = lambda: None
-        self.renewed: Callable[[Process], None] = lambda _: None
+        self.renewed: Callable[[Process], None]
         """Called with a process that has a session again after a former one has ended."""
-        self.reachable = True
-        self.silent = (0.0, 0.0)
-        """When the last time without a quorum began, and when it ended, or until now."""
         self.latency = world().random.choice(_LATENCIES)
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
@@ -53,6 +54,10 @@ class SimulatedZooKeeper(FakeZooKeeper):
             yield
             if self._depth == 1 and self.zxid != before:
                 self.changed()
+
+    def watch(self, kind: str, path: str, watch: Watch | None, owner: Any) -> None:
+        if watch is not None:
+            super().watch(kind, path, owner.on_own_thread(watch), owner)
 
     def expire_silent(self) -> None:
         """End the sessions that the server has not heard of for the session timeout."""
@@ -71,16 +76,15 @@ class SimulatedZooKeeper(FakeZooKeeper):
 class SimulatedSession(FakeSession):
     """A member's session."""
 
+    _server: SimulatedZooKeeper
+    cut_until = slow_until = 0.0
+    lose_next = ""
+    """Which answer gets lost next, with the connection: ``any``, or a ``claim``, a transaction but a commit's."""
+
     def __init__(self, server: SimulatedZooKeeper, on_change: Callable[[SessionChanged], None]) -> None:
         self._events: SimpleQueue[Callable[[], object]] = SimpleQueue()
         super().__init__(server, lambda change: self._events.put(lambda: on_change(change)))
-        here = world()
-        self.process = here.process
-        self.heard = here.now
-        self.cut_until = 0.0
-        self.lose_next = ""
-        """Which answer gets lost next, with the connection: ``any``, or a ``claim``, a transaction but a commit's."""
-        self.slow_until = 0.0
+        self.process, self.heard = world().current.process, world().now
         self._wrapped: dict[Watch, Watch] = {}
 
     def open(self, deadline: Deadline) -> None:
@@ -102,8 +106,7 @@ class SimulatedSession(FakeSession):
         self._events.put(lambda: None)  # a second thread of events, of a session that was opened again, ends too
 
     def _reaches(self) -> bool:
-        server: Any = self._server
-        return server.reachable and world().now >= self.cut_until
+        return self._server.reachable and world().now >= self.cut_until
 
     def _ping(self) -> None:
         """Renew the lease as answers to pings do, and reconnect after a cut."""
@@ -121,8 +124,7 @@ class SimulatedSession(FakeSession):
                     self.resume()
                     self.heard = world().now
                     world().note(f"{self.process} has session {self.session_id}")
-                    server: Any = self._server
-                    server.renewed(self.process)
+                    self._server.renewed(self.process)
                 else:
                     self.lease.renew(sent, self.timeout)
             elif self._up and sent - self.heard > self.timeout * 2 / 3:
@@ -138,8 +140,7 @@ class SimulatedSession(FakeSession):
     @contextmanager
     def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
         here = world()
-        server_of_all: Any = self._server
-        latency, session_id = server_of_all.latency, self._id
+        latency, session_id = self._server.latency, self._id
         here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else latency))
         if not self._closed and self._up and not self._reaches():
             here.sleep(_PATIENCE)
@@ -148,8 +149,8 @@ class SimulatedSession(FakeSession):
             if not self._id:
                 self.suspend()
             raise SessionLostError("the session ended during the request")
-        commits = here.current is None or "committer" in here.current.name
-        lost = self.lose_next == "any" or (self.lose_next == "claim" and kind == "transaction" and not commits)
+        claims = kind == "transaction" and "committer" not in here.current.name
+        lost = self.lose_next == "any" or (self.lose_next == "claim" and claims)
         if lost:
             self.lose_next = ""
         with super().request(kind, count) as server:
@@ -161,20 +162,6 @@ class SimulatedSession(FakeSession):
             raise RegistryUnavailableError(f"{kind}: the connection was lost")
         here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else latency))
 
-    # ---- watches, each by one wrapper that puts its event on the client's queue
-
-    def _on_own_thread(self, watch: Watch | None) -> Watch | None:
-        if watch is None:
-            return None
-        found = self._wrapped.get(watch)
-        if found is None:
-            found = self._wrapped[watch] = lambda event: self._events.put(lambda: watch(event))
-        return found
-
-    def read(
-        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
-    ) -> list[Node | None]:
-        return super().read(paths, deadline, self._on_own_thread(watch), watch_missing=watch_missing)
-
-    def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
-        return super().children(path, deadline, self._on_own_thread(watch))
+    def on_own_thread(self, watch: Watch) -> Watch:
+        """Return the wrapper of a watch, always the same one, which puts the events on the client's queue."""
+        return self._wrapped.setdefault(watch, lambda event: self._events.put(lambda: watch(event)))
