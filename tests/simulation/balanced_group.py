@@ -20,12 +20,9 @@ from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 
-KEYS = 7
-"""The keys of a partition's messages."""
-PART = 256
-"""Messages that are read at a time: the window may be passed by so many."""
-POISON = 61
-"""Every so many messages, one fails at each attempt."""
+KEYS = 7  # the keys of a partition's messages
+PART = 256  # messages that are read at a time: the window may be passed by so many
+POISON = 61  # every so many messages, one fails at each attempt
 _OUTCOMES = ("raise", "raise", "later", "busy", "reject", "refuse", "pending", "pending", "nack")
 """What a handler does with a message that it does not finish at once."""
 _HASHES: dict[type, Callable[[Any], int]] = {

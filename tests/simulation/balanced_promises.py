@@ -28,8 +28,7 @@ from zkconsumer.zookeeper import paths
 if TYPE_CHECKING:
     from tests.simulation.members import Member
 
-SOON = 7.0
-"""Seconds in which a borrower knows that the owner has gone: the end of its lease at the latest."""
+SOON = 7.0  # seconds in which a borrower knows that the owner has gone: the end of its lease at the latest
 
 
 @dataclass(eq=False)

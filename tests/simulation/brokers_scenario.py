@@ -28,19 +28,14 @@ from zkconsumer.testing.fake_group import FakeGroup
 from zkconsumer.testing.group_members import JoinRequest, SyncAnswer, SyncRequest
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "zkconsumer", "cooperative-sticky,range")
-FOREIGN = 0.3
-"""The part of members that are not of the package, unless the strategy is the package's own."""
-INSTANCES = 0.3
-"""The part of runs in which members have a ``group.instance.id``."""
-LONGEST_SESSION = 10.0
-"""Seconds: the longest ``session.timeout.ms``."""
+FOREIGN = 0.3  # the part of members that are not of the package, unless the strategy is the package's own
+INSTANCES = 0.3  # the part of runs in which members have a `group.instance.id`
+LONGEST_SESSION = 10.0  # seconds: the longest `session.timeout.ms`
 _ANSWERS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")
-OPEN = float("inf")
-"""The end of an ownership that has not ended."""
+OPEN = float("inf")  # the end of an ownership that has not ended
 _HEARS = 6.0
 """Seconds after which a member has heard the coordinator's answer that it is no member, over a slow network."""
-_UUID = 37
-"""Characters at the end of a member id, after the client id or the instance id."""
+_UUID = 37  # characters at the end of a member id, after the client id or the instance id
 
 
 class BrokersObserver(Observer):
@@ -49,12 +44,10 @@ class BrokersObserver(Observer):
     def __init__(self, scenario: Any) -> None:
         super().__init__(scenario)
         self._zookeeper.changed = lambda: None
-        self.instances: dict[str, str] = {}
-        """By ``group.instance.id``: the consumer that has it now."""
+        self.instances: dict[str, str] = {}  # by `group.instance.id`: the consumer that has it now
         self._removed: dict[str, float] = {}
         """By consumer: until when one that an operator removed from the group may not know that."""
-        self.rebalancing: dict[str, float] = {}
-        """By consumer: when a heartbeat told it first that the group rebalances."""
+        self.rebalancing: dict[str, float] = {}  # by consumer: when a heartbeat told it first that the group rebalances
         self.generation = 0
         self._write_group = self._journal.write_group
         vars(self._journal)["write_group"] = self._assigned

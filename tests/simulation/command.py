@@ -28,13 +28,10 @@ from tests.simulation import known_bugs
 from tests.simulation.settings import SCENARIOS, load
 
 STEPS = 60
-ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
-"""The lines of runs that broke a promise once."""
+ONCE_FAILED = Path(__file__).with_name("once_failed.txt")  # the lines of runs that broke a promise once
 _SHOWN = 100
-_ENOUGH = 30
-"""Broken promises after which a campaign ends."""
-_LONGEST = 15.0
-"""Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
+_ENOUGH = 30  # broken promises after which a campaign ends
+_LONGEST = 15.0  # seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes
 _clock = time.monotonic
 
 
@@ -89,7 +86,7 @@ def _prepare() -> None:
     from tests.simulation import lines, sockets, threads
 
     lines.install()
-    threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
+    threads.install(sockets=sockets.Socket, create_server=sockets.Listener)
     logging.disable(logging.CRITICAL)
     for setting in SCENARIOS.values():
         for place in (setting.run_by, setting.application):

@@ -20,8 +20,7 @@ from zkconsumer.errors import FencedRecordError, RecordRefusedError, ZkConsumerE
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.database_store import DatabaseOffsets
 
-_PATIENCE = 5.0
-"""Seconds that a connection of the application waits for another one's transaction."""
+_PATIENCE = 5.0  # seconds that a connection of the application waits for another one's transaction
 
 
 class DatabaseFaults(Faults):

@@ -19,8 +19,7 @@ from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ZkConsumerError
 
-_LIMITS = (0.0, 0.0005, 0.003, 0.02, 0.3, 1.0)
-"""Seconds after which a call is cancelled."""
+_LIMITS = (0.0, 0.0005, 0.003, 0.02, 0.3, 1.0)  # seconds after which a call is cancelled
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -64,17 +63,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class AsyncApplication(StreamsApplication):
-    """Reads each stream in a task of an event loop. Every call may be cancelled."""
+    """Reads each stream in a task of an event loop. Every call may be cancelled. ``inner`` is the connector."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    inner: Any = None
+    _ended = False
 
     def __init__(self, member: Member) -> None:
         super().__init__(member)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.inner: Any = None
-        """The connector."""
         self._merged = self.world.random.random() < 0.2
         self._held: dict[int, list[Any]] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self._ended = False
 
     # ---- for the member
 

@@ -17,11 +17,9 @@ from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import TopicPartition
 
-SECOND = "u"
-"""The topic that members leave and add again."""
+SECOND = "u"  # the topic that members leave and add again
 _PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
-LEFT = 1.0
-"""Seconds after which a seek whose call was left has moved the position, or never will."""
+LEFT = 1.0  # seconds after which a seek whose call was left has moved the position, or never will
 
 
 class Move:
@@ -63,13 +61,10 @@ class EveryCall(StreamsApplication):
         self._last_commit = 0.0
         self._paused: dict[TopicPartition, float] = {}
         self._told: list[tuple[float, list[BaseException | None]]] = []
-        self._ending: list[Any] = []
-        """Streams that end before the connector does."""
-        self._living: list[Any] = []
-        """Streams whose topic nobody leaves."""
+        self._ending: list[Any] = []  # streams that end before the connector does
+        self._living: list[Any] = []  # streams whose topic nobody leaves
         self._reading = 0
-        self._last: dict[Any, list[Any]] = {}
-        """What each stream handed out last."""
+        self._last: dict[Any, list[Any]] = {}  # what each stream handed out last
 
     def begin(self) -> None:
         connector, scenario = self.member.connector, self.scenario

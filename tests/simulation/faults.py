@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.scala_member import ScalaMember
     from tests.simulation.scenario import Scenario
 
-MEMBERS = 4
-"""The most members that live at a time."""
+MEMBERS = 4  # the most members that live at a time
 _OF_A_MEMBER = ("leave", "kill", "freeze")
 _OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
 

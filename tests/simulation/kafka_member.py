@@ -35,6 +35,9 @@ class KafkaMember(MemberProcess):
 
     kind_of_name = "k"
     session = None
+    _channel: GroupChannel | None = None
+    _must_join = True
+    _beat_at = _commit_at = 0.0
 
     def __init__(self, scenario: BrokersScenario, number: int, strategies: str) -> None:
         super().__init__(scenario, number)
@@ -44,17 +47,14 @@ class KafkaMember(MemberProcess):
         self._assignors = [make(name, None, ConsumerId(self.consumer), lambda _: 1) for name in strategies.split(",")]
         self._cooperative = leader_assignment.common_protocol(self._assignors) is RebalanceProtocol.COOPERATIVE
         self._who = Membership(self.group)
-        self._channel: GroupChannel | None = None
         self._search = CoordinatorSearch(
             self.group,
             lambda _: [Endpoint(*address) for address in scenario.cluster.addresses()],
             lambda endpoint: BrokerChannel(endpoint, client_id=self.consumer, socket_timeout=_PATIENCE),
         )
-        self._must_join = True
         self._previous: tuple[TopicPartition, ...] = ()
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._beat_at = self._commit_at = 0.0
 
     def leave(self) -> None:
         """Have the process end. A wait for other members ends, too."""
@@ -78,15 +78,11 @@ class KafkaMember(MemberProcess):
                 self._previous, self._positions = (), {}
             except errors.BrokerError as e:
                 world().note(f"{self.name}: {type(e).__name__}")
-                if isinstance(e, errors.BrokerResponseError) or self._channel is not None:
-                    self._drop()
+                if self._channel is not None:
+                    self._search.discard(self._channel)
+                self._channel = None
                 world().sleep(0.2)
         self._end()
-
-    def _drop(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            self._search.discard(channel)
 
     def _end(self) -> None:
         try:

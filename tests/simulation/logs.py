@@ -37,8 +37,7 @@ class FormerLog:
     kept: int
     end: int
     told: bool
-    young: bool = False
-    """Whether an offset was written since, so that its node is younger than the topic."""
+    young: bool = False  # whether an offset was written since, so that its node is younger than the topic
 
 
 class LogObserver(Observer):
@@ -49,15 +48,12 @@ class LogObserver(Observer):
         self.values: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.partitions}
         self.former: dict[TopicPartition, FormerLog] = {}
         self._last_values: dict[tuple[str, TopicPartition, int], int] = {}
-        self._first: dict[TopicPartition, int] = {}
-        """The first value of the present log that follows a former one."""
+        self._first: dict[TopicPartition, int] = {}  # the first value of the present log that follows a former one
         self._newest: dict[tuple[str, TopicPartition], int] = {}
-        self._written: dict[TopicPartition, int] = {}
-        """The transaction that wrote the offset's node last."""
+        self._written: dict[TopicPartition, int] = {}  # the transaction that wrote the offset's node last
         self._last_read: dict[TopicPartition, float] = {}
         self._claimed: dict[TopicPartition, float] = {}
-        self._cut: dict[TopicPartition, FormerLog] = {}
-        """The last cut of the log of the present topic."""
+        self._cut: dict[TopicPartition, FormerLog] = {}  # the last cut of the log of the present topic
         self._sought: dict[TopicPartition, int] = {}
         """The offset of a seek whose owner has read nothing since, and so knows no epoch."""
         self._anew_at: dict[TopicPartition, float] = {}

@@ -17,18 +17,12 @@ from zkconsumer.model import TopicPartition
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
-LATE = 1.5
-"""Seconds by which a call may be late: the margin of its last request."""
-SLOWEST = 15.0
-"""Seconds that an application may have a message in hand."""
-STREAMS = 2
-"""The streams of a member."""
-CALL = 5.0
-"""Seconds that an application gives a call."""
-WAITS = 3.0
-"""Seconds: ``consumer.timeout.ms`` of the members."""
-_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0, 3.0)
-"""Time limits of reads, in seconds."""
+LATE = 1.5  # seconds by which a call may be late: the margin of its last request
+SLOWEST = 15.0  # seconds that an application may have a message in hand
+STREAMS = 2  # the streams of a member
+CALL = 5.0  # seconds that an application gives a call
+WAITS = 3.0  # seconds: `consumer.timeout.ms` of the members
+_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0, 3.0)  # time limits of reads, in seconds
 
 
 def tp_of(message: Any) -> TopicPartition:
@@ -39,8 +33,7 @@ class MemberProcess:
     """The process of a member, of the package or of a model, as the scenario and its faults use it."""
 
     kind_of_name = "m"
-    kind = "old"
-    """The kind of member in a group that migrates."""
+    kind = "old"  # the kind of member in a group that migrates
 
     def __init__(self, scenario: Scenario, number: int) -> None:
         self.scenario = scenario
@@ -78,8 +71,7 @@ class Member(MemberProcess):
 
     connector: Any = None
     ended = False
-    error: BaseException | None = None
-    """What the last call raised."""
+    error: BaseException | None = None  # what the last call raised
 
     def __init__(self, scenario: Scenario, number: int) -> None:
         super().__init__(scenario, number)
@@ -163,8 +155,7 @@ class StreamsApplication:
         self.world = member.scenario.world
         self.observer: Any = member.scenario.observer
         self.arguments: dict[str, Any] = {}
-        self.properties: dict[str, Any] = {}
-        """Further arguments and properties of the connector."""
+        self.properties: dict[str, Any] = {}  # further arguments and properties of the connector
 
     def connect(self, config: ConsumerConfig) -> Any:
         return ZookeeperConsumerConnector(config, **self.arguments)

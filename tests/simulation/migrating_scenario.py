@@ -19,8 +19,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
 STRATEGIES = ("range", "cooperative-sticky", "cooperative-sticky,range")
-PATIENCE = 10.0
-"""Seconds that a bridge waits for a release, at least."""
+PATIENCE = 10.0  # seconds that a bridge waits for a release, at least
 _MOVES = (
     ("old", "bridge", "new"),
     ("new", "bridge", "old"),
@@ -47,8 +46,7 @@ class MigratingObserver(BrokersObserver):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._zookeeper.changed = self.look
-        self.kinds: dict[str, str] = {}
-        """By consumer."""
+        self.kinds: dict[str, str] = {}  # by consumer
         self._released: dict[str, MemberSubscription] = {}
         """By bridge: its last join in time. It has released what it does not keep."""
 

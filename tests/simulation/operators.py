@@ -37,12 +37,9 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations import snapshot_reader
 from zkconsumer.zookeeper import paths
 
-ENDS = 60.0
-"""Seconds after which a command has ended: its wait for the owners, and some requests."""
-AT_A_TIME = 2
-"""Operators at a time."""
-_DEAD = ("gone-0", "gone-1", "t-77")
-"""Partitions that do not exist, whose offsets are pruned."""
+ENDS = 60.0  # seconds after which a command has ended: its wait for the owners, and some requests
+AT_A_TIME = 2  # operators at a time
+_DEAD = ("gone-0", "gone-1", "t-77")  # partitions that do not exist, whose offsets are pruned
 _NOT_WRITTEN = re.compile(r"^g +t +(\d+) +not written", re.MULTILINE)
 # a lock of the operating system, which a task would hold while another one waits for it
 vars(concurrent.futures.thread)["_global_shutdown_lock"] = nullcontext()

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
     from zkconsumer.testing.committed_offsets import CommittedOffset
 
-_ARRIVES = 1.2
-"""Seconds from the writing of a message until a reader that waits has it."""
+_ARRIVES = 1.2  # seconds from the writing of a message until a reader that waits has it
 _FETCH = 1.0
 """Seconds that a fetch waits at the broker at most. A place that was sought is fetched afterwards."""
 _NOTICES = 1.5
@@ -46,19 +45,14 @@ class Watched:
 
     finished: set[int] = field(default_factory=set)
     below: int = 0
-    committed: dict[str, int | None] = field(default_factory=dict)
-    """The committed offset in each store."""
+    committed: dict[str, int | None] = field(default_factory=dict)  # the committed offset in each store
     owner: str | None = None
-    thread: str = ""
-    """The thread of the owner that has the partition."""
-    appended: list[tuple[int, float]] = field(default_factory=list)
-    """The ends of the log, and since when."""
-    moved: float = 0.0
-    """When a seek, or a generation of the brokers, moved it last."""
+    thread: str = ""  # the thread of the owner that has the partition
+    appended: list[tuple[int, float]] = field(default_factory=list)  # the ends of the log, and since when
+    moved: float = 0.0  # when a seek, or a generation of the brokers, moved it last
     following: dict[str, int] = field(default_factory=dict)
     """By member: the offset that is handed out next, where that is known."""
-    owned: dict[str, Ownership] = field(default_factory=dict)
-    """By member: its last ownership."""
+    owned: dict[str, Ownership] = field(default_factory=dict)  # by member: its last ownership
     back_to: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By store: the lowest offset to which a seek may take the commits back, once."""
     handed: int = 0
@@ -92,8 +86,7 @@ class Observer:
     """What all members of one group did."""
 
     commits = 0
-    broken = ""
-    """The promise that was broken first, in whichever task that was."""
+    broken = ""  # the promise that was broken first, in whichever task that was
 
     def __init__(self, scenario: Scenario) -> None:
         self._zookeeper, self._group = scenario.zookeeper, scenario.group

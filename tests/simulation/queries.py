@@ -26,8 +26,7 @@ from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.wiring import build_member
 
 QUERIES = 2
-ENDS = 60.0
-"""Seconds in which a query ends: its running batch, and the way out of the group."""
+ENDS = 60.0  # seconds in which a query ends: its running batch, and the way out of the group
 _OPTIONS = ("zookeeper.connect", "group.id", "zookeeper.session.timeout.ms", "partition.assignment.strategy")
 
 

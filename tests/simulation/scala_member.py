@@ -30,8 +30,7 @@ T = TypeVar("T")
 
 RETRIES = 4
 BACKOFF = 2.0
-COMMITS = 2.0
-"""Seconds: ``auto.commit.interval.ms``."""
+COMMITS = 2.0  # seconds: `auto.commit.interval.ms`
 STREAMS = 2
 
 
@@ -47,8 +46,7 @@ class ScalaMember(MemberProcess):
         self._server = scenario.zookeeper
         self._stopped = False
         self._seen = -1
-        self._owned: dict[TopicPartition, int] = {}
-        """Where it reads on, by partition: the original's ``topicRegistry``."""
+        self._owned: dict[TopicPartition, int] = {}  # where it reads on, by partition: the original's `topicRegistry`
         self._committed: dict[TopicPartition, int] = {}
 
     def _main(self) -> None:

@@ -25,10 +25,8 @@ from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.wiring import MemberEnvironment, build_member
 
 BROKERS = 2
-SESSION = 6.0
-"""Seconds: the timeout of the sessions with ZooKeeper."""
-STANDS = 60.0
-"""Seconds without faults in which something must be done of what is left, mostly an offset committed."""
+SESSION = 6.0  # seconds: the timeout of the sessions with ZooKeeper
+STANDS = 60.0  # seconds without faults in which something must be done of what is left, mostly an offset committed
 SETTLES = 900.0
 """Seconds after the last fault in which all is consumed and committed, also where each statement is slow."""
 SLOW_FOR = 300.0
@@ -48,10 +46,8 @@ class Scenario:
     group, topic, partitions, brokers, stands_slowly = "g", "t", 6, BROKERS, STANDS
     faults_class: type[Faults] = Faults
     observer_class: type[Observer] = Observer
-    settled = 0.0
-    """The most seconds after the last fault of a period until all was consumed and committed."""
-    calm = False
-    """Whether there was no fault for long."""
+    settled = 0.0  # the most seconds after the last fault of a period until all was consumed and committed
+    calm = False  # whether there was no fault for long
     _over = False
 
     def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
@@ -61,8 +57,7 @@ class Scenario:
         self.steps = steps
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
-        self.at_end = ExitStack()
-        """What is done after the run, whatever came of it."""
+        self.at_end = ExitStack()  # what is done after the run, whatever came of it
         self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
         self.properties = self.choose_properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)

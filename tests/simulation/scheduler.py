@@ -17,24 +17,18 @@ from zlib import crc32
 
 import greenlet  # type: ignore[import-untyped]
 
-EPOCH = 1_700_000_000.0
-"""The wall clock at the start of each world, in seconds."""
-LOOK = 1e-6
-"""Seconds that a look at the clock takes."""
-SWITCHES = 0.1
-"""The probability that a task which could go on gives its turn away."""
+EPOCH = 1_700_000_000.0  # the wall clock at the start of each world, in seconds
+LOOK = 1e-6  # seconds that a look at the clock takes
+SWITCHES = 0.1  # the probability that a task which could go on gives its turn away
 LINES = (0.0, 0.0, 0.0003, 0.01)
 """The probabilities of a switch between two statements, of which the seed chooses one for its run."""
 DELAYS = (0.0, 0.001, 0.03)
 """The probabilities that a task which gave its turn away stands still for a while, as on a busy machine."""
-PLACES = 31
-"""One statement in so many is a slow place."""
-SLOW = (0.03, 0.5)
-"""The probabilities that a task stands still at a slow place, of which the seed chooses one."""
+PLACES = 31  # one statement in so many is a slow place
+SLOW = (0.03, 0.5)  # the probabilities that a task stands still at a slow place, of which the seed chooses one
 WATCHED: set[int] = set()
 """The places whose statements call :func:`before_statement`: few, if the seed wants no switch between two of them."""
-_SLICES = 2_000_000
-"""Turns without any progress of the clock to the next timer, after which the world is called stuck."""
+_SLICES = 2_000_000  # turns without any progress of the clock to the next timer, after which the world is called stuck
 
 
 class Stuck(AssertionError):
@@ -50,8 +44,7 @@ class Process:
 
     alive = True
     frozen_until = 0.0
-    stood = 0.0
-    """The seconds for which its tasks stood still in all."""
+    stood = 0.0  # the seconds for which its tasks stood still in all
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,11 +58,9 @@ class Task:
 
     done = timed_out = False
     ready = True
-    thaws = False
-    """Whether its timer only ends a freeze of its process: it was ready before."""
+    thaws = False  # whether its timer only ends a freeze of its process: it was ready before
     ticket = 0
-    interrupt_in = 0
-    """The number of turns after which an exception leaves the present call; 0: none does."""
+    interrupt_in = 0  # the number of turns after which an exception leaves the present call; 0: none does
     waits_for: object = ""
     thread: Any = None
     switch: Callable[[], object]
@@ -94,8 +85,7 @@ class World:
         self.slow_place = self.random.randrange(-PLACES // 2, PLACES)
         """Statements whose number has this remainder are slow; none if it is below 0."""
         self.slow = self.random.choice(SLOW)
-        self.countdown = 0
-        """Statements until the next switch between two of them."""
+        self.countdown = 0  # statements until the next switch between two of them
         self.count_down()
         self.tasks: list[Task] = []
         self.turns = 0
@@ -103,10 +93,8 @@ class World:
         self.digest = 0
         self.failures: list[BaseException] = []
         self.system = Process("world")
-        self._root = Task(0, "world", self.system)
-        """Stands for the code outside of all tasks, which may not wait."""
-        self.current = self._root
-        """The task that runs now."""
+        self._root = Task(0, "world", self.system)  # stands for the code outside of all tasks, which may not wait
+        self.current = self._root  # the task that runs now
         self._numbers = itertools.count(1)
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Task, int]] = []

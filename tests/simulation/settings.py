@@ -26,10 +26,8 @@ class Setting:
     run_by: str = "scenario.Scenario"
     pauses: bool = True
     """Whether the faults pause now and then. All must be consumed and committed then, too."""
-    second: int = 0
-    """The partitions of a second topic, ``u``."""
-    interrupts: float = 0.0
-    """The part of the application's calls that an exception may leave."""
+    second: int = 0  # the partitions of a second topic, `u`
+    interrupts: float = 0.0  # the part of the application's calls that an exception may leave
     kinds: tuple[str, ...] = ()
     """The kinds of faults, by their names in ``faults``. Empty: all."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 import struct
@@ -23,14 +24,8 @@ class Network:
     def __init__(self) -> None:
         self.listeners: dict[int, Listener] = {}
         self.connections: list[Socket] = []
-        self.next_port = 20000
-        self.slow = 0.0
-        """The probability that bytes are late by up to two seconds."""
-
-    def new_port(self) -> int:
-        """Return a port that nobody has used."""
-        self.next_port += 1
-        return self.next_port
+        self.ports = itertools.count(20001)
+        self.slow = 0.0  # the probability that bytes are late by up to two seconds
 
     def cut(self, process: Process) -> None:
         """Reset all connections of a process."""
@@ -47,11 +42,9 @@ def network() -> Network:
 class Socket:
     """One end of a connection, of the standard library's form as far as the package and the kit use it."""
 
-    ended = False
-    """Whether no more bytes come after those that are there."""
+    ended = False  # whether no more bytes come after those that are there
     reset = closed = False
-    last = 0.0
-    """When the last bytes that are under way arrive."""
+    last = 0.0  # when the last bytes that are under way arrive
     names = (("127.0.0.1", 0), ("127.0.0.1", 0))
     _peer: Socket | None = None
     _timeout: float | None = None
@@ -71,7 +64,7 @@ class Socket:
             return errno.ECONNREFUSED
         other = Socket()
         other.process = listener.process
-        self.names = (("127.0.0.1", network().new_port()), ("127.0.0.1", target[1]))
+        self.names = (("127.0.0.1", next(network().ports)), ("127.0.0.1", target[1]))
         other.names = self.names[::-1]
         self._peer, other._peer = other, self
         network().connections.extend((self, other))
@@ -201,10 +194,10 @@ class Socket:
 
 
 class Listener:
-    """A listening socket."""
+    """A listening socket, made as by ``socket.create_server``."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port or network().new_port()
+    def __init__(self, address: tuple[str, int], **_: Any) -> None:
+        self.port = address[1] or next(network().ports)
         self.process = world().current.process
         self._waiting: list[Socket] = []
         self._acceptors: list[Task] = []
@@ -231,7 +224,3 @@ class Listener:
 
     def close(self) -> None:
         network().listeners.pop(self.port, None)
-
-
-def create_server(address: tuple[str, int], **_: Any) -> Listener:
-    return Listener(address[1])

@@ -101,16 +101,17 @@ class SimpleQueue:
 _numbers = itertools.count(1)
 
 
-class Thread(threading.Thread):
-    """A thread that is a task of the world."""
+class Thread:
+    """A thread of the standard library's form, which is a task of the world."""
 
     _task: Task | None = None
     _over = False
 
-    def __init__(self, *, name: str | None = None, **options: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(name=name or "thread", **options)
+    def __init__(self, *, target: Any, name: Any = None, args: Any = (), kwargs: Any = None, daemon: Any = 0) -> None:
+        self._target, self._args, self._kwargs = target, args, dict(kwargs or {})
+        self.name, self.daemon = name or "thread", bool(daemon)
         self._waiters: list[Task] = []
+        self._number = next(_numbers)
 
     def __hash__(self) -> int:
         return self._number  # a pool of threads joins them in the order of a set
@@ -123,9 +124,8 @@ class Thread(threading.Thread):
         world().pause()
 
     def _body(self) -> None:
-        own = vars(self)
         try:
-            own["_target"](*own["_args"], **own["_kwargs"])  # which stay: a weak reference there tells a pool's end
+            self._target(*self._args, **self._kwargs)
         finally:
             self._over = True
             world().wake_all(self._waiters)
@@ -143,9 +143,7 @@ class Thread(threading.Thread):
     def ident(self) -> int | None:
         return None if self._task is None else self._task.number
 
-    @property
-    def native_id(self) -> int | None:
-        return self.ident
+    native_id = ident
 
 
 _MAIN = SimpleNamespace(name="MainThread", daemon=False, ident=0, native_id=0, is_alive=lambda: True)

@@ -19,20 +19,16 @@ from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper.node_values import Watch
 from zkconsumer.zookeeper.session import SessionChanged
 
-_LATENCIES = (0.003, 0.003, 0.2)
-"""Seconds that half a request takes at most, of which the seed chooses one."""
-_SILENCE = 2.0
-"""Seconds between two looks at the sessions at most."""
-_PATIENCE = 0.5
-"""Seconds in which a client gives an unanswered request up, at most."""
+_LATENCIES = (0.003, 0.003, 0.2)  # seconds that half a request takes at most, of which the seed chooses one
+_SILENCE = 2.0  # seconds between two looks at the sessions at most
+_PATIENCE = 0.5  # seconds in which a client gives an unanswered request up, at most
 
 
 class SimulatedZooKeeper(FakeZooKeeper):
     """The server. ``changed`` is called after each change of the tree, before any other task runs."""
 
     reachable = True
-    silent = (0.0, 0.0)
-    """When the last time without a quorum began, and when it ended, or until now."""
+    silent = (0.0, 0.0)  # when the last time without a quorum began, and when it ended, or until now
 
     def __init__(self, *, session_timeout: float) -> None:
         super().__init__(session_timeout=session_timeout)
