@@ -125,10 +125,13 @@ class Thread:
 
     def _body(self) -> None:
         try:
-            self._target(*self._args, **self._kwargs)
+            self.run()
         finally:
             self._over = True
             world().wake_all(self._waiters)
+
+    def run(self) -> None:
+        self._target(*self._args, **self._kwargs)
 
     def join(self, timeout: float | None = None) -> None:
         if self._task is None:
