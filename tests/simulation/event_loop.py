@@ -80,7 +80,7 @@ class AsyncApplication(StreamsApplication):
     def connect(self, config: ConsumerConfig) -> Any:
         """Return this, which has the calls of a connector that its member makes."""
         self.inner = AsyncZookeeperConsumerConnector(config)
-        self.consumer_id = self.inner.consumer_id
+        self.consumer_id, self.assignment = self.inner.consumer_id, self.inner.assignment
         return self
 
     def begin(self) -> None:
