@@ -121,10 +121,18 @@ class AsyncApplication(StreamsApplication):
             await asyncio.sleep(0.5)
             for number, stream in enumerate(streams):
                 if self._readers[number].done():  # it was cancelled, or the stream has ended
+                    self._look_at(self._readers[number])
                     self._readers[number] = asyncio.create_task(self._apply_each(stream))
                 elif self.world.random.random() < 0.01:
                     self._readers[number].cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
+        for reader in self._readers:
+            self._look_at(reader)
+
+    def _look_at(self, reader: asyncio.Task[None]) -> None:
+        failure = None if reader.cancelled() else reader.exception()
+        if failure is not None and not isinstance(failure, ZkConsumerError):
+            self.observer.broke(f"a reader's task failed: {failure!r}")
 
     async def _shut_down(self, within: float) -> None:
         await self.call("shutdown", lambda: self.inner.shutdown(within), within)
@@ -132,7 +140,8 @@ class AsyncApplication(StreamsApplication):
 
     async def call(self, what: str, make: Callable[[], Awaitable[Any]], patience: float) -> list[Any]:
         """Make a call, and cancel it now and then. Return its result, or nothing if it did not return."""
-        here, chance, frozen = self.world, self.world.random, self.member.process.frozen_until
+        here, chance, process = self.world, self.world.random, self.member.process
+        frozen, stood = process.frozen_until, here.stood(process)
         began, limit = here.now, chance.choice(_LIMITS) * chance.random() if chance.random() < 0.2 else None
         found = []
         try:
@@ -144,8 +153,9 @@ class AsyncApplication(StreamsApplication):
             here.note(f"{what}: done")
         except (ZkConsumerError, TimeoutError, KeyError, ValueError) as e:
             here.note(f"{what}: {type(e).__name__}{'' if limit is None else ', cancelled'}")
-        if here.now - began > patience + LATE and frozen == self.member.process.frozen_until:
-            self.observer.broke(f"{what} with a time limit of {patience:g} s took {here.now - began:.1f} s")
+        took = here.now - began
+        if took > patience + LATE + here.stood(process) - stood and frozen == process.frozen_until:
+            self.observer.broke(f"{what} with a time limit of {patience:g} s took {took:.1f} s")
         return found
 
     # ---- reading

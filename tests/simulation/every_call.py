@@ -101,13 +101,10 @@ class EveryCall(StreamsApplication):
             with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
-            lowest = {tp_of(one): one for one in reversed(self._last.get(stream, ()))}
-            for tp, one in lowest.items():
-                seen = self.observer.partitions[tp]
-                if seen.start > one.offset:  # it was committed in hand, and may come again all the same
-                    seen.may_go_back(one.offset)
+            self._may_come_again(stream)
             if world.random.random() < 0.3:  # what did not arrive is not counted
                 self._commit([], asked)
+                self._may_come_again(stream)
             return []
         except ConnectorClosedException:
             if stream in self._living and not self.member.left:
@@ -122,6 +119,13 @@ class EveryCall(StreamsApplication):
             if (owned.began if owned else 0.0) < self._paused.get(tp, 0.0) < asked:
                 self.observer.broke(f"{tp}: {message.offset} was handed out although the partition is paused")
         return held
+
+    def _may_come_again(self, stream: Any) -> None:
+        """What the stream gave last comes again, although it may have been committed in hand."""
+        lowest = {tp_of(one): one.offset for one in reversed(self._last.get(stream, ()))}
+        for tp, offset in lowest.items():
+            if (seen := self.observer.partitions[tp]).start > offset:
+                seen.may_go_back(offset)
 
     def _read_somehow(self, stream: Any) -> list[Any]:
         chance = self.world.random
