@@ -88,7 +88,7 @@ def test_offset_note_and_owner_are_of_one_transaction(zookeeper: Served) -> None
     assert owner is not None
     assert offset.mzxid == note.mzxid == owner.mzxid
     assert read(position, range(100, 110)) == [100, 103, 104, 106, 107, 108, 109]
-    assert dict(position.ledger_start.pointers) == {102: Pointer(102)}
+    assert dict(position.stored.pointers) == {102: Pointer(102)}
     ledger_of(position).finish([100])
     two.release(position)
     assert server.offset() == 103
@@ -119,7 +119,7 @@ def test_delete_group_of_the_old_tools_takes_all_and_begins_anew(zookeeper: Serv
     server = Server(zookeeper, offset=None)
     one = Member(server)
     (position,) = one.claim()
-    assert (position.consumed, position.ledger_start.note, dict(position.ledger_start.pointers)) == (None, None, {})
+    assert (position.consumed, position.ledger_start.note, dict(position.stored.pointers)) == (None, None, {})
     position.begin(0)
     position.ledger = MessageLedger(position, 0)
     assert read(position, range(10)) == list(range(10))

@@ -317,8 +317,6 @@ def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool)
     Arguments: ``lending`` makes it; ``jumps``: the partition goes on at another place of its log.
     """
     former, begins = position.ledger, position.ledger_start
-    if former is not None:
-        begins.pointers = position.stored_pointers
     if jumps:
         position.ledger = begins.note = former = None
     elif former is not None:
@@ -328,7 +326,7 @@ def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool)
     if made is None:
         return False
     if former is not None:
-        made.pointers_read(position.stored_pointers)
+        made.pointers_read(position.stored.pointers)
         made.touch()
     position.ledger = made
     return True

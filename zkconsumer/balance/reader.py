@@ -252,7 +252,7 @@ class Reader:
         elif position.ledger is None or jumps:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
             base, note = position.consumed or 0, kept if jumps else position.ledger_start.note
-            pointers = position.stored_pointers
+            pointers = position.stored.pointers
             position.ledger = MessageLedger(position, base, note, pointers, lock=InterruptibleLock())
         elif again:
             position.ledger.begin_again()

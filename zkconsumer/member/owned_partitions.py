@@ -142,8 +142,6 @@ class OwnedPartitions:
         if old is None or old.revoked:
             return False
         new = PartitionPosition(tp, old.thread, stored=old.stored)
-        # the committer knows what was stored since, and tells the ledger
-        new.ledger_start.pointers = old.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
         self.commits.succeed(old, new)
@@ -288,5 +286,4 @@ def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:
     """
     acks = known.acks
     if acks is not None:
-        position.ledger_start.pointers = acks.pointers
         position.stored.notes = acks.stored()

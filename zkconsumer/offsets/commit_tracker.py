@@ -105,9 +105,8 @@ class CommitTracker:
             found.position, found.ahead, found.undecided = new, False, None
             self.starts.forget(old)
             # as stored: pointers of the old position that were not stored yet are of messages that are read again
-            new.ledger_start.pointers = found.pointers
             if new.ledger is not None:
-                new.ledger.pointers_read(new.ledger_start.pointers)
+                new.ledger.pointers_read(found.pointers)
 
     # ---- messages that are finished in any order ----
 

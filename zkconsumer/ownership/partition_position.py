@@ -33,11 +33,10 @@ it in a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.data_plane.hand_out import NOTHING_HELD, HandOutMarks
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.fetch_cursor import FetchCursor
@@ -53,13 +52,14 @@ __all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "LedgerStart", "PartitionPositio
 class LedgerStart:
     """What the next ledger of a position begins with, where messages are finished in any order.
 
-    * ``note`` and ``pointers``: what the store, or an earlier ledger, told of messages beyond the start
+    * ``note``: what the store, or an earlier ledger, told of finished messages beyond the start
     * ``log_end_compared``: whether ``note`` was compared with ``cursor.first_log_end``, which is done once
-    * ``cut``: the offset from which the log is another one than that of ``pointers``; -1 if it is not
+    * ``cut``: the offset from which the log is another one than that of the pointers; -1 if it is not
+
+    The pointers are those of ``stored``.
     """
 
     note: FinishedNote | None = None
-    pointers: Mapping[int, Pointer] = field(default_factory=dict)
     log_end_compared: bool = False
     cut: int = -1
 
@@ -134,14 +134,6 @@ class PartitionPosition(HandOutMarks):
         while found.successor is not None:
             found = found.successor
         return found
-
-    @property
-    def stored_pointers(self) -> Mapping[int, Pointer]:
-        """The pointers as they are stored, without changes that are not. The next ledger begins with these.
-
-        Without the stored pointer of a message that has changed since, nobody would try that message again.
-        """
-        return self.ledger_start.pointers if self.stored.notes is None else self.stored.pointers
 
     @property
     def range_in_hand(self) -> range:

@@ -127,7 +127,10 @@ class StoredOffset:
 
     @property
     def pointers(self) -> Mapping[int, Pointer]:
-        """The pointers to messages as last read or written."""
+        """The pointers to messages as last read or written. The next ledger of the ownership begins with these.
+
+        Without the stored pointer of a message that has changed since, nobody would try that message again.
+        """
         return {} if self.notes is None else self.notes.pointers
 
     @property

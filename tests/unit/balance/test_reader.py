@@ -27,6 +27,7 @@ from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
@@ -149,7 +150,7 @@ def test_a_jump_back_keeps_what_is_unfinished_before_it(world: World) -> None:
 
 
 def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
-    world.position.ledger_start.pointers = {1: Pointer(1), 3: Pointer(3)}
+    world.position.stored.notes = StoredNotes(pointers={1: Pointer(1), 3: Pointer(3)})
     world.deliver(0, 6)
     world.finish(world.take())
     world.queue.jump(world.position, 2)
@@ -173,14 +174,14 @@ class LendsLater:
     def ledger_of(self, position: PartitionPosition) -> SharedLedger | None:
         if not self.known:
             return None
-        return SharedLedger(position, position.consumed or 0, None, position.ledger_start.pointers)
+        return SharedLedger(position, position.consumed or 0, None, position.stored.pointers)
 
 
 def test_an_old_pointer_hides_no_message_where_slots_are_lent() -> None:
     """The ledger of the new log is made later, once it is known what is lent."""
     lends = LendsLater()
     world = World(lending=lends)
-    world.position.ledger_start.pointers = {1: Pointer(1), 3: Pointer(3)}
+    world.position.stored.notes = StoredNotes(pointers={1: Pointer(1), 3: Pointer(3)})
     for jump in (False, True):
         if jump:
             world.queue.jump(world.position, 2)
@@ -240,7 +241,7 @@ def test_a_note_leaves_out_what_is_finished(world: World) -> None:
 
 
 def test_a_parked_message_is_left_to_its_pointer(world: World) -> None:
-    world.position.ledger_start.pointers = {1: Pointer(1)}
+    world.position.stored.notes = StoredNotes(pointers={1: Pointer(1)})
     world.deliver(0, 3)
     assert world.offsets() == [0, 2]
 

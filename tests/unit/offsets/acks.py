@@ -119,11 +119,9 @@ class Member:
     def own(self, tp: TopicPartition, known: KnownOffset) -> PartitionPosition:
         position = PartitionPosition(tp, ThreadId("g_c-0"), None if self.store.asks else known.offset)
         self.tracker.track([(position, known)])
-        begins = position.ledger_start
-        begins.pointers = {} if known.acks is None else known.acks.pointers
         if known.acks is not None and position.consumed is not None:
-            begins.note = known.acks.note
-            position.ledger = MessageLedger(position, position.consumed, begins.note, begins.pointers)
+            note = position.ledger_start.note = known.acks.note
+            position.ledger = MessageLedger(position, position.consumed, note, position.stored.pointers)
         return position
 
     def commit(self) -> None:
@@ -176,4 +174,4 @@ def start(member: Member, position: PartitionPosition) -> None:
     member.tracker.starts.find([position], found.update, 1)
     offset = present(found[position])
     position.begin(offset)
-    position.ledger = MessageLedger(position, offset, position.ledger_start.note, position.ledger_start.pointers)
+    position.ledger = MessageLedger(position, offset, position.ledger_start.note, position.stored.pointers)

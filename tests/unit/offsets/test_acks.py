@@ -241,11 +241,11 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     ledger.point_at([Pointer(100)])
     one.commit()
     ledger.point_at([Pointer(101), Pointer(100, kind=PointerKind.DEAD)])
-    assert position.stored_pointers == {100: Pointer(100)}
+    assert position.stored.pointers == {100: Pointer(100)}
     sought = PartitionPosition(TP, position.thread, 100, position.stored)
     one.tracker.succeed(position, sought)
-    assert (sought.ledger_start.pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
-    sought.ledger = MessageLedger(sought, 100, pointers=sought.ledger_start.pointers)
+    assert (sought.stored.pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
+    sought.ledger = MessageLedger(sought, 100, pointers=sought.stored.pointers)
     assert read(sought, range(100, 110)) == list(range(101, 110))
     sought.ledger.finish([101])
     one.commit()
@@ -274,7 +274,7 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     other.cache.nodes([topic], soon())
     (again,) = other.claim()
     assert (again.consumed, again.ledger_start.note) == (100 if written_since else 0, None)
-    assert dict(again.ledger_start.pointers) == server.pointers()
+    assert dict(again.stored.pointers) == server.pointers()
     first, second = server.pointers().values()
     assert (first.offset, first.kind, first.attempts) == (100, PointerKind.DEAD, 3)
     assert first.reason == "no longer in the log: its topic was deleted and made anew"
@@ -366,7 +366,7 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
         answer = real(*args)
         if position.ledger is old and not any(answer):
             position.consumed = 100
-            position.ledger = MessageLedger(position, 100, pointers=position.stored_pointers)
+            position.ledger = MessageLedger(position, 100, pointers=position.stored.pointers)
             read(position, range(100, 103))
         return answer
 

@@ -44,8 +44,8 @@ class LateCommitter:
     def open(self) -> None:
         """Have the reader open the partition, as it does with the first chunk."""
         position = self.owned.positions[TP]
-        begins = position.ledger_start
-        position.ledger = MessageLedger(position, position.consumed or 0, begins.note, begins.pointers)
+        note, pointers = position.ledger_start.note, position.stored.pointers
+        position.ledger = MessageLedger(position, position.consumed or 0, note, pointers)
 
     def writes_of_a_commit(self) -> int:
         before = self._version()

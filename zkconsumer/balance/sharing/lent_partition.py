@@ -55,7 +55,7 @@ class LentPartition:
     @classmethod
     def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
         """Begin a stay: take over the loans of an earlier owner."""
-        start, note, pointers = position.consumed or 0, position.ledger_start.note, position.ledger_start.pointers
+        start, note, pointers = position.consumed or 0, position.ledger_start.note, position.stored.pointers
         view = replace(view, pinned=parked_slots(pointers.values()))
         beginning = lender.begin(start, note, view)
         pieces = (*(note.finished if note is not None else ()), *beginning.known)
