@@ -10,8 +10,14 @@ from typing import Self
 
 from tests.timing import scaled
 from zkconsumer.devcluster import ServerProcess, java, resolve
-from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S, log4j_options, write_properties
+from zkconsumer.devcluster.server_process import (
+    LOOPBACK,
+    START_TIMEOUT_S,
+    accepts,
+    free_port,
+    log4j_options,
+    write_properties,
+)
 from zkconsumer.runtime.deadline import Deadline
 
 VERSION = "4.0.1"

@@ -27,7 +27,7 @@ from zkconsumer.zookeeper import paths
 
 if TYPE_CHECKING:
     from tests.simulation.members import Member
-    from zkconsumer.testing.committed_offsets import CommittedOffset
+    from zkconsumer.testing.fake_coordinator import CommittedOffset
 
 SOON = 7.0
 """Seconds in which a borrower knows that the owner has gone: the end of its lease at the latest."""

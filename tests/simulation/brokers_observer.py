@@ -20,7 +20,7 @@ from zkconsumer.core.consumer_protocol import MemberSubscription, decode_assignm
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import JoinRequest, SyncAnswer, SyncRequest
 
 OPEN = float("inf")
 """The end of an ownership that has not ended."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from tests.simulation.scheduler import world
 from tests.simulation.zookeeper import SimulatedZooKeeper
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing.committed_offsets import CommittedOffset
 from zkconsumer.testing.fake_cluster import FakeCluster
+from zkconsumer.testing.fake_coordinator import CommittedOffset
 from zkconsumer.zookeeper import paths
 
 _ARRIVES = 1.2

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import MemberPartitions, SubscribedMember, cooperative_sticky, sticky
+from zkconsumer.assignors.java_consumer_assignors import (
+    MemberPartitions,
+    SubscribedMember,
+    cooperative_sticky,
+    range_assignment,
+    roundrobin_assignment,
+    sticky,
+)
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_range", "kafka391_roundrobin", "kafka391_sticky", "kafka391_cooperative_sticky")

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import time
@@ -61,6 +62,32 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="read this file of 'zkconsumer snapshot' in place of a cluster; may be repeated",
     )
+
+
+Verb = tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+"""A verb of a command: the name, the help, the function that declares its options, and the function that runs it."""
+
+
+def add_verbs(parser: argparse.ArgumentParser, verbs: Sequence[Verb]) -> None:
+    """Declare the verbs of a command with their options. :func:`run_verb` runs the verb that was given."""
+    parsers = parser.add_subparsers(title="verbs", metavar="<verb>", required=True)
+    for name, text, declare, perform in verbs:
+        verb = parsers.add_parser(name, help=text, description=text.capitalize() + ".")
+        declare(verb)
+        verb.set_defaults(perform=perform)
+
+
+def run_verb(arguments: argparse.Namespace) -> int:
+    """Run the verb. Return the exit code. Raises: ZkConsumerError."""
+    return int(arguments.perform(arguments))
+
+
+def seconds_argument(text: str) -> float:
+    """Return a number of seconds. Raises argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
 
 
 def _milliseconds(text: str) -> int:

@@ -20,6 +20,7 @@ from functools import partial
 from time import monotonic
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
+from zkconsumer.cli.tables import printable
 from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
@@ -293,13 +294,6 @@ def _numbers(partitions: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def printable(text: str) -> str:
-    r"""Return text that a terminal shows and does not obey: a control character becomes ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def since(found: Sequence[TimelineEvent], at: int) -> tuple[TimelineEvent, ...]:

@@ -14,11 +14,12 @@ from typing import Self, Unpack
 from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
-from zkconsumer.devcluster.ports import LOOPBACK, accepts
 from zkconsumer.devcluster.server_process import (
+    LOOPBACK,
     START_TIMEOUT_S,
     ProcessOptions,
     ServerProcess,
+    accepts,
     as_deadline,
     log4j_options,
     write_properties,

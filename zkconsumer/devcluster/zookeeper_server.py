@@ -18,14 +18,16 @@ from typing import Self, Unpack
 from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
-from zkconsumer.devcluster.ports import LOOPBACK, free_port
 from zkconsumer.devcluster.server_process import (
+    LOOPBACK,
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     ProcessOptions,
     ServerProcess,
     as_deadline,
+    free_port,
     log4j_options,
+    tail,
     write_properties,
 )
 from zkconsumer.runtime.deadline import Deadline
@@ -241,7 +243,7 @@ class ZooKeeperEnsemble:
             server.start(deadline)
         while not all(server.mode for server in self.servers):
             if deadline.expired:
-                tails = "\n".join(server.log_tail() for server in self.servers)
+                tails = "\n".join(tail(server.log) for server in self.servers)
                 raise ServerStartError(f"the ensemble was not ready in time:\n{tails}")
             sleep(deadline.bounded(_POLL_S))
 

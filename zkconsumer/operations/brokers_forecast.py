@@ -10,8 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import MemberPartitions, SubscribedMember, SubscribedMembers, sticky
+from zkconsumer.assignors.java_consumer_assignors import (
+    MemberPartitions,
+    SubscribedMember,
+    SubscribedMembers,
+    range_assignment,
+    roundrobin_assignment,
+    sticky,
+)
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.forecast_values import (
     Change,

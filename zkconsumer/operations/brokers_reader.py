@@ -39,11 +39,11 @@ from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
     BrokersMember,
+    GroupSnapshot,
     KafkaOffset,
     LogState,
     TopicNode,
 )
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.runtime.deadline import Deadline
 
 AT_ONCE = 8
@@ -90,7 +90,7 @@ class BrokersReader:
             {f"broker {endpoint.broker_id}": str(error) for endpoint, error in failed.items()},
         )
 
-    def read(self, draft: SnapshotDraft, *, offsets_topic: bool | None, times: bool) -> None:
+    def read(self, draft: GroupSnapshot, *, offsets_topic: bool | None, times: bool) -> None:
         """Read everything, and note failed requests as problems. Raises BrokerError if no broker answers.
 
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
@@ -109,7 +109,7 @@ class BrokersReader:
 
     # ---- the group
 
-    def _read_group(self, draft: SnapshotDraft) -> None:
+    def _read_group(self, draft: GroupSnapshot) -> None:
         group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
         endpoints = list(self._endpoints.values())
         coordinator = self._client.group_client(group, lambda _: endpoints, offsets_only=not self._coordinating)
@@ -156,7 +156,7 @@ class BrokersReader:
     def _cluster(self, topics: Collection[str] | None) -> ClusterSeen:
         return self._client.describe(topics, self._deadline, self._endpoints.values())
 
-    def _take_topics(self, draft: SnapshotDraft, seen: ClusterSeen) -> None:
+    def _take_topics(self, draft: GroupSnapshot, seen: ClusterSeen) -> None:
         numbers: dict[str, list[int]] = {}
         for tp in seen.partitions:
             numbers.setdefault(tp.topic, []).append(tp.partition)
@@ -166,7 +166,7 @@ class BrokersReader:
             elif seen.errors.get(topic, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC:
                 draft.problem(f"topic {topic!a}", f"the brokers answer {error_codes.name(seen.errors[topic])}")
 
-    def _read_logs(self, draft: SnapshotDraft, seen: ClusterSeen, *, times: bool) -> None:
+    def _read_logs(self, draft: GroupSnapshot, seen: ClusterSeen, *, times: bool) -> None:
         by_leader: dict[Endpoint, list[TopicPartition]] = {}
         for topic, node in draft.topics.items():
             for number in node.partitions:
@@ -181,7 +181,8 @@ class BrokersReader:
             draft.logs[tp] = LogState(leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem)
             if one.leader is not None and one.leader in self._endpoints:
                 by_leader.setdefault(self._endpoints[one.leader], []).append(tp)
-        committed = draft.committed() if times else {}
+        offsets = {tp: draft.committed(tp) for tp in draft.partitions()} if times else {}
+        committed = {tp: offset for tp, offset in offsets.items() if offset is not None}
 
         def ask(endpoint: Endpoint) -> None:
             with closing(self._client.channels.connected(endpoint, self._deadline)) as channel:
@@ -196,7 +197,7 @@ class BrokersReader:
 
     def _ask_leader(
         self,
-        draft: SnapshotDraft,
+        draft: GroupSnapshot,
         channel: BrokerChannel,
         partitions: Sequence[TopicPartition],
         committed: Mapping[TopicPartition, int],

@@ -21,7 +21,6 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode, ZooKeeperServer
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -85,7 +84,7 @@ class LiveSource:
     def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
         """Return the group now, see :class:`~zkconsumer.operations.group_snapshot.SnapshotSource`."""
         client, deadline = self.client, Deadline(self.client.timeout)
-        draft = SnapshotDraft(
+        draft = GroupSnapshot(
             group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
         )
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
@@ -104,10 +103,11 @@ class LiveSource:
                 reader.complete_topics()
             if servers is not None:
                 draft.servers = servers.result()
-        return draft.finished()
+        draft.finish()
+        return draft
 
     def _read_zookeeper(
-        self, draft: SnapshotDraft, deadline: Deadline
+        self, draft: GroupSnapshot, deadline: Deadline
     ) -> tuple[ZooKeeperReader | None, RegistryError | None]:
         """Read ZooKeeper's part. Return the reader, or the error of a ZooKeeper that cannot be asked at all."""
         if not self.client.zookeeper:
@@ -125,7 +125,7 @@ class LiveSource:
             return None, error
 
     def _read_brokers(
-        self, draft: SnapshotDraft, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
+        self, draft: GroupSnapshot, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
     ) -> None:
         client = self.client
         if not client.bootstrap and reader is not None and reader.broker_nodes:

@@ -18,7 +18,7 @@ from zkconsumer.assignors.group_strategy import (
     advertised_strategy,
 )
 from zkconsumer.assignors.lag_aware_placement import WIDE_GAP, even_load
-from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.assignors.scala_assignors import RoundRobinAssignor
 from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration

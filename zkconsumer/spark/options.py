@@ -22,9 +22,9 @@ from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
-from zkconsumer.spark.catalog_options import without_copies
 from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD, KAFKA
 from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
+from zkconsumer.spark.schema import without_copies
 
 _OF_BROKERS_MEMBERS: Final = (
     "session.timeout.ms",

@@ -117,6 +117,19 @@ class ReplacedLogs:
         return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
 
 
+class _ChangedWarnings:
+    """Warns of missing things, and again only when other things are missing."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[object, ...]] = {}
+
+    def warn(self, text: str, missing: tuple[object, ...], said: str) -> None:
+        """Log ``text`` with ``said`` if something is missing that was not the last time."""
+        if missing and missing != self._last.get(text):
+            log.warning(text, said)
+        self._last[text] = missing
+
+
 class QueryRun:
     """The run of one query. The constructor does no I/O. ``clock`` returns a monotonic time in seconds."""
 
@@ -136,9 +149,7 @@ class QueryRun:
         self._planned = False
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
-        self._missing: tuple[str, ...] = ()
-        self._absent: tuple[TopicPartition, ...] = ()
-        self._gone: tuple[TopicPartition, ...] = ()
+        self._warnings = _ChangedWarnings()
         self._former: dict[TopicPartition, int] = {}  # how far those were read that are gone
         self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
@@ -272,13 +283,9 @@ class QueryRun:
         partitions, missing = self._cluster.partitions(self.options.selection)
         if self._targets is not None:
             return partitions  # what comes now is not waited for
-        if missing and missing != self._missing:
-            log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
-        self._missing = missing
+        self._warnings.warn("there is no topic %s (yet); waiting for it", missing, ", ".join(missing))
         absent = tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
-        if absent and absent != self._absent:
-            log.warning("there is no partition %s (yet); waiting for it", first_of(absent, 5))
-        self._absent = absent
+        self._warnings.warn("there is no partition %s (yet); waiting for it", absent, first_of(absent, 5))
         return partitions
 
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
@@ -286,9 +293,7 @@ class QueryRun:
         problem = f"{first_of(gone, 5)} is in the checkpoint, but exists no more or is not selected any more"
         if gone and self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
-        if gone and gone != self._gone:
-            log.warning("%s; going on without", problem)
-        self._gone = gone
+        self._warnings.warn("%s; going on without", gone, problem)
         self._former |= {tp: done[tp].end for tp in gone}
 
     def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:

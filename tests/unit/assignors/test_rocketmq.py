@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from tests.unit.assignors.groups import group, member, owners, text
 from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor
-from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
-from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, MessageQueue, allocate
+from zkconsumer.assignors.rocketmq import (
+    AverageAssignor,
+    AverageByCircleAssignor,
+    ConsistentHashAssignor,
+    MachineRoomAssignor,
+    MachineRoomNearbyAssignor,
+    MessageQueue,
+    allocate,
+)
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import SubscribedMember, cooperative_sticky, in_java_order, sticky
+from zkconsumer.assignors.java_consumer_assignors import (
+    SubscribedMember,
+    cooperative_sticky,
+    in_java_order,
+    range_assignment,
+    roundrobin_assignment,
+    sticky,
+)
 from zkconsumer.model import TopicPartition
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, partition, stat
 from zkconsumer.assignors import Member
-from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.assignors.scala_assignors import RoundRobinAssignor
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.model import ConsumerId, thread_id
 from zkconsumer.operations import group_view

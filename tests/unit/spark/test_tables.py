@@ -30,8 +30,15 @@ from zkconsumer.operations.group_snapshot import (
 )
 from zkconsumer.spark import ZkConsumerDataSource
 from zkconsumer.spark.batch_reader import BatchReader
-from zkconsumer.spark.table_reader import TableOptions, TableReader, batches, parse_table, table_schema, table_types
-from zkconsumer.spark.table_rows import TABLES
+from zkconsumer.spark.table_reader import (
+    TABLES,
+    TableOptions,
+    TableReader,
+    batches,
+    parse_table,
+    table_schema,
+    table_types,
+)
 
 BASE = {"zookeeper.connect": "zk:2181/kafka", "table": "lag"}
 T0 = TopicPartition("t", 0)

@@ -7,7 +7,6 @@ result, and ``operations.offset_writer`` writes the stores.
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 import warnings
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.migration_steps import MigratedGroup
-from zkconsumer.cli.source_arguments import connect_options
+from zkconsumer.cli.source_arguments import connect_options, seconds_argument
 from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
@@ -58,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--config", metavar="FILE", help="the former name of --command-config")
     where.add_argument("--zookeeper", metavar="CONNECT", help="zookeeper.connect, in place of the file's")
     where.add_argument(
-        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each access to a store (default: 30)"
+        "--timeout",
+        type=seconds_argument,
+        default=30.0,
+        metavar="S",
+        help="seconds for each access to a store (default: 30)",
     )
     _add_actions(parser)
     _add_selection(parser)
@@ -106,7 +109,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--force", action="store_true", help="with --rollback: also restore offsets that changed since")
     how.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds_argument,
         default=0.0,
         metavar="S",
         help="with --verify: repeat the comparison for so many seconds while the stores differ",
@@ -126,13 +129,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         choices=stores,
         help="print this store's offsets as the CSV of kafka-consumer-groups.sh (topic,partition,offset)",
     )
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

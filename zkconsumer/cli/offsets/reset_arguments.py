@@ -7,14 +7,13 @@ their fraction may be missing, and a fraction has exactly three digits. Java rea
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
-from zkconsumer.cli.source_arguments import add_source_arguments
+from zkconsumer.cli.source_arguments import add_source_arguments, seconds_argument
 from zkconsumer.cli.tables import add_format_argument
 from zkconsumer.core.migration_plan import Store, parse_selection
 from zkconsumer.core.names import name_problem
@@ -92,7 +91,7 @@ def add_wait_argument(parser: argparse._ArgumentGroup | argparse.ArgumentParser)
     """Declare ``--wait``."""
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds_argument,
         default=WAIT,
         metavar="S",
         help=f"seconds that live members have to go on from the new offsets (default: {WAIT:g})",
@@ -119,13 +118,6 @@ def _add_scenarios(parser: argparse.ArgumentParser) -> None:
         "--by-duration", type=_duration, metavar="PnDTnHnMnS", help="the first message of this time before now"
     )
     where.add_argument("--from-file", metavar="FILE", help="the offsets in this CSV file, as --export prints it")
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
 
 
 def _offset(text: str) -> int:
