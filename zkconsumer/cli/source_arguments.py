@@ -13,7 +13,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import time
+from typing import TypeVar
 
 from zkconsumer.cli.tables import printable
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
@@ -22,6 +24,8 @@ from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
+
+T = TypeVar("T")
 
 _LONGEST_MS = 24 * 3600 * 1000
 _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
@@ -88,6 +92,19 @@ def seconds_argument(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return value
+
+
+def parsed_file(path: Path, parse: Callable[..., T], *arguments: object) -> T:
+    """Return what ``parse`` makes of a file's text and these arguments.
+
+    Raises: ConfigException that names the file, if the file cannot be read or ``parse`` raises ValueError.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors write a byte order mark
+    except OSError as error:
+        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigException(str(path), str(error)) from None
 
 
 def _milliseconds(text: str) -> int:

@@ -248,17 +248,13 @@ def _numbers(snapshot: GroupSnapshot, topic: str) -> tuple[int, ...]:
 
 
 def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
-    node, log = snapshot.offsets.get(partition), snapshot.logs.get(partition)
+    node = snapshot.offsets.get(partition)
     stat = node.stat if node is not None and node.offset is not None else None
-    lag = snapshot.lag(partition)
-    late = 0 if lag == 0 else None
-    if lag and log is not None and log.known_time is not None:
-        late = max(0, snapshot.taken - log.known_time)
     return Position(
         committed=snapshot.committed(partition),
         version=stat.version if stat else None,
         written=stat.mtime if stat else None,
-        lag=lag,
+        lag=snapshot.lag(partition),
         gone=snapshot.gone(partition),
-        lag_ms=late,
+        lag_ms=snapshot.lag_ms(partition),
     )

@@ -175,7 +175,7 @@ def _unseen(snapshot: GroupSnapshot) -> str:
 
     To the brokers, a group that ZooKeeper coordinates has no members, and they delete its offsets.
     """
-    group = f"{paths.CONSUMERS}/{snapshot.group}"  # brokers' groups may have names that no node can have
+    group = snapshot.path()  # brokers' groups may have names that no node can have
     lists = (group, f"{group}/ids", f"{group}/owners")
     for problem in snapshot.problems:
         if problem.what in lists or problem.what.startswith("ZooKeeper "):

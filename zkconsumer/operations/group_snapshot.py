@@ -15,6 +15,7 @@ from typing import Protocol
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import Node
 
 MOST_PROBLEMS = 1000
@@ -365,6 +366,10 @@ class GroupSnapshot:
     problems: tuple[Problem, ...] = ()
     suppressed: int = 0
 
+    def path(self, *names: object) -> str:
+        """Return the path of a node of the group. Unchecked: a brokers' group may have a name that no node can have."""
+        return "/".join((paths.CONSUMERS, self.group, *map(str, names)))
+
     def problem(self, what: str, why: object) -> None:
         """Note something that could not be read."""
         if len(self.problems) < MOST_PROBLEMS:
@@ -430,6 +435,13 @@ class GroupSnapshot:
         the log's start counts from the start: what was deleted cannot be consumed. Never negative.
         """
         return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))
+
+    def lag_ms(self, partition: TopicPartition) -> int | None:
+        """Return the age of the message at the committed offset in milliseconds, 0 without a lag, None if unknown."""
+        lag, log = self.lag(partition), self.logs.get(partition)
+        if not lag or log is None or log.known_time is None:
+            return lag if lag == 0 else None
+        return max(0, self.taken - log.known_time)
 
     def gone(self, partition: TopicPartition) -> int:
         """Return the messages from :meth:`committed` on that were deleted before they were read."""

@@ -159,14 +159,14 @@ def _lag(snapshot: GroupSnapshot) -> Iterator[Row]:
     anyone = bool(snapshot.members) or bool(snapshot.brokers_group and snapshot.brokers_group.members)
     for tp in sorted(wanted):
         log, offset = snapshot.logs.get(tp), snapshot.offsets.get(tp)
-        lag = snapshot.lag(tp)
+        late = snapshot.lag_ms(tp)
         yield {
             **_place(tp),
             "current_offset": snapshot.committed(tp),
             "log_start": None if log is None else log.start,
             "log_end": None if log is None else log.end,
-            "lag": lag,
-            "lag_seconds": _behind(snapshot, tp, lag),
+            "lag": snapshot.lag(tp),
+            "lag_seconds": None if late is None else late / 1000,
             "owner": owners.get(tp) or None,
             "subscribed": tp.topic in analysis.subscribed if anyone else None,
             "last_commit": None if offset is None or offset.stat is None else offset.stat.mtime,
@@ -174,16 +174,6 @@ def _lag(snapshot: GroupSnapshot) -> Iterator[Row]:
             "message_time": None if log is None else log.known_time,
             "problem": (None if log is None else log.problem) or None,
         }
-
-
-def _behind(snapshot: GroupSnapshot, tp: TopicPartition, lag: int | None) -> float | None:
-    """Return the age of the message at the committed offset in seconds; 0 if all are consumed."""
-    log = snapshot.logs.get(tp)
-    if lag == 0:
-        return 0.0
-    if lag is None or log is None or log.known_time is None:
-        return None
-    return max(0.0, (snapshot.taken - log.known_time) / 1000)
 
 
 def _assigned(snapshot: GroupSnapshot) -> Mapping[TopicPartition, str]:

@@ -7,7 +7,6 @@ that was read.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,18 +26,19 @@ from zkconsumer.cli.dead.messages import (
     pointer_nodes,
     read_messages,
     read_selected,
+    refused,
     row,
     run_export,
     run_list,
     run_show,
     wrong_usage,
 )
-from zkconsumer.cli.source_arguments import add_connection_arguments, add_verbs, open_client
+from zkconsumer.cli.source_arguments import add_connection_arguments, add_verbs, open_client, parsed_file
 from zkconsumer.cli.source_arguments import run_verb as run
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.errors import ConfigException, RegistryError
+from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.pointer_nodes import (
@@ -90,7 +90,7 @@ def run_drop(arguments: argparse.Namespace) -> int:
     if not usage and arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):
         usage = "--undo-file goes with --execute only, and names a file"
     if usage:
-        return _refused(usage)
+        return refused(usage)
     with open_client(arguments) as client:
         nodes = pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute drops these messages for good")
@@ -109,7 +109,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     """Make dead letters due for a member. Return the exit code. Raises: ZkConsumerError."""
     usage = wrong_usage(arguments, changes=True)
     if usage:
-        return _refused(usage)
+        return refused(usage)
     with open_client(arguments) as client:
         nodes = pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute hands these messages to a member once more")
@@ -127,14 +127,9 @@ def run_replay(arguments: argparse.Namespace) -> int:
 def run_undo(arguments: argparse.Namespace) -> int:
     """Put dropped pointers back. Return the exit code. Raises: ZkConsumerError."""
     if arguments.dry_run and arguments.execute:
-        return _refused("only one of --execute and --dry-run goes")
+        return refused("only one of --execute and --dry-run goes")
     path = Path(arguments.file)
-    try:
-        saved = parse_undo(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigException(str(path), str(error)) from None
+    saved = parsed_file(path, parse_undo)
     with open_client(arguments) as client:
         if saved.cluster != client.zookeeper:
             complain(f"note: {path} was made with zookeeper.connect={saved.cluster or 'nothing'}")
@@ -146,11 +141,6 @@ def run_undo(arguments: argparse.Namespace) -> int:
             return 0
         changes = {tp: put_back(some) for tp, some in saved.pointers.items()}
         return 0 if _perform(nodes, changes, "put back", create=True) else 1
-
-
-def _refused(usage: str) -> int:
-    print(f"zkconsumer dead: {usage}", file=sys.stderr)
-    return 2
 
 
 def _shown(nodes: PointerNodes, arguments: argparse.Namespace, hint: str) -> tuple[list[Selected], bool]:

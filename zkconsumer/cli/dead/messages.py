@@ -41,6 +41,12 @@ def complain(text: str) -> None:
     print(f"zkconsumer dead: {printable(text)}", file=sys.stderr, flush=True)
 
 
+def refused(usage: str) -> int:
+    """Print an error in the options. Return the exit code."""
+    print(f"zkconsumer dead: {usage}", file=sys.stderr)
+    return 2
+
+
 def add_selection(parser: argparse.ArgumentParser, *, all_option: bool = False) -> None:
     """Declare the options that select pointers; ``all_option`` declares ``--all``, which then one of them must be."""
     which = parser.add_argument_group("which messages")
@@ -176,8 +182,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     for arguments.group in names or ["all"]:
         usage = wrong_usage(arguments)
         if usage:
-            print(f"zkconsumer dead: {usage}", file=sys.stderr)
-            return 2
+            return refused(usage)
     with open_client(arguments) as client:
         rows, whole = [], True
         for nodes in [pointer_nodes(client, name) for name in names] if names else _all_groups(client):
@@ -238,8 +243,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     if not usage and (arguments.offset is None or len(arguments.offset) != 1):
         usage = "show takes one message: --topic TOPIC:PARTITION --offset N"
     if usage:
-        print(f"zkconsumer dead: {usage}", file=sys.stderr)
-        return 2
+        return refused(usage)
     arguments.parked = True  # a message named by its offset is shown, also a parked one
     with open_client(arguments) as client:
         selected, _ = read_selected(pointer_nodes(client, arguments.group), arguments)
@@ -256,8 +260,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     """Export messages. Return the exit code. Raises: ZkConsumerError."""
     usage = wrong_usage(arguments) or ("--to names no file" if not arguments.to else "")
     if usage:
-        print(f"zkconsumer dead: {usage}", file=sys.stderr)
-        return 2
+        return refused(usage)
     with open_client(arguments) as client:
         selected, whole = read_selected(pointer_nodes(client, arguments.group), arguments)
         missing = count = 0

@@ -24,7 +24,13 @@ from zkconsumer.cli.offsets.reset_arguments import (
     wrong_usage,
 )
 from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_client, open_source
+from zkconsumer.cli.source_arguments import (
+    add_connection_arguments,
+    connect_options,
+    open_client,
+    open_source,
+    parsed_file,
+)
 from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration_plan import (
@@ -148,13 +154,7 @@ def _with_times(
 
 def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicPartition, int]]:
     """Return the offsets of each group in the CSV file. Raises ConfigException."""
-    try:
-        text = Path(name).read_text(encoding="utf-8-sig")
-        found: dict[str, Mapping[TopicPartition, int]] = {group: parse_csv(text, group) for group in groups}
-    except OSError as error:
-        raise ConfigException(name, f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigException(name, str(error)) from None
+    text, found = parsed_file(Path(name), lambda text: (text, {group: parse_csv(text, group) for group in groups}))
     first = next((line for line in text.splitlines() if line.strip()), "")
     if len(groups) != 1 and first.count(",") < 3:
         raise ConfigException(name, "names no groups: with several groups each line is group,topic,partition,offset")
@@ -311,7 +311,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
     ):
         print("--undo-file goes with --execute and with one file only", file=sys.stderr)
         return 2
-    backups = [_read(Path(name)) for name in arguments.files]
+    backups = [parsed_file(Path(name), _checked_backup) for name in arguments.files]
     with open_client(arguments) as client, StopSignals() as stop:
         report = WriteReport(client.timeout, arguments.wait, connect_options(arguments), stop)
         rows: list[tuple[str | int | None, ...]] = []
@@ -326,18 +326,14 @@ def run_undo(arguments: argparse.Namespace) -> int:
         return report.code()
 
 
-def _read(path: Path) -> Backup:
-    try:
-        backup = parse_backup(path.read_text(encoding="utf-8"))
-        for name in (backup.group, *(tp.topic for tp in backup.saved)):
-            problem = name_problem(name)
-            if problem is not None:
-                raise ValueError(f"{name!r}: {problem}")
-        return backup
-    except OSError as error:
-        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigException(str(path), str(error)) from None
+def _checked_backup(text: str) -> Backup:
+    """Return the content of an undo file. Raises ValueError, also for names that no node can have."""
+    backup = parse_backup(text)
+    for name in (backup.group, *(tp.topic for tp in backup.saved)):
+        problem = name_problem(name)
+        if problem is not None:
+            raise ValueError(f"{name!r}: {problem}")
+    return backup
 
 
 def _undo(

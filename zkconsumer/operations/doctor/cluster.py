@@ -134,7 +134,7 @@ def _forbidden(snapshot: GroupSnapshot, nodes: Sequence[str]) -> Finding:
 
 def _behind(snapshot: GroupSnapshot, nodes: frozenset[str]) -> list[TopicPartition]:
     """Return the partitions whose offset or owner is in one of these nodes. Nobody knows how they are."""
-    group = f"{paths.CONSUMERS}/{snapshot.group}"
+    group = snapshot.path()
     parts = (f"{group}/owners", f"{group}/offsets")
 
     def unread(tp: TopicPartition) -> bool:
@@ -159,7 +159,7 @@ def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -
         "; ".join(texts) + made,
         path,
         "let all members log in as one user and set zookeeper.set.acl alike; then give the nodes the same rights: "
-        + shell_command(snapshot, "setAcl", "-R", f"{paths.CONSUMERS}/{snapshot.group}/{part}", "ACL"),
+        + shell_command(snapshot, "setAcl", "-R", snapshot.path(part), "ACL"),
     )
 
 
