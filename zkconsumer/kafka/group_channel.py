@@ -55,15 +55,9 @@ __all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Mem
 
 _OF_THE_GROUP: Final = frozenset(
     {
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-        error_codes.NOT_COORDINATOR,
-        error_codes.ILLEGAL_GENERATION,
-        error_codes.INVALID_GROUP_ID,
-        error_codes.UNKNOWN_MEMBER_ID,
-        error_codes.REBALANCE_IN_PROGRESS,
-        error_codes.GROUP_AUTHORIZATION_FAILED,
-        error_codes.FENCED_INSTANCE_ID,
+        *(error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR),
+        *(error_codes.ILLEGAL_GENERATION, error_codes.INVALID_GROUP_ID, error_codes.UNKNOWN_MEMBER_ID),
+        *(error_codes.REBALANCE_IN_PROGRESS, error_codes.GROUP_AUTHORIZATION_FAILED, error_codes.FENCED_INSTANCE_ID),
     }
 )
 """Codes that concern the whole group, never one partition."""

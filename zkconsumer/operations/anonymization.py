@@ -33,8 +33,8 @@ from zkconsumer.operations.group_snapshot import (
     PlanNode,
     PointersNode,
     Problem,
-    ZooKeeperServer,
 )
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 HIDDEN = "(hidden)"
 """Stands for a text that may hold names."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.node_values import Node, ZooKeeperServer
 
 MOST_PROBLEMS = 1000
 """The most problems that one snapshot lists."""
@@ -279,24 +279,6 @@ class BrokersGroup:
     coordinator: tuple[int, str, int] | None = None
     members: tuple[BrokersMember, ...] = ()
     group_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperServer:
-    """A server of the ensemble by its answers to four-letter commands. A value without an answer is None or empty.
-
-    ``sessions`` maps a session's id to (client address, negotiated timeout in milliseconds).
-    """
-
-    address: str
-    version: str = ""
-    mode: str = ""
-    tick_time: int | None = None
-    min_session_timeout: int | None = None
-    max_session_timeout: int | None = None
-    statistics: Mapping[str, str] = field(default_factory=dict)
-    sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,8 @@ class EventKind(Enum):
 
 CAUSES = frozenset(
     {
-        EventKind.JOINED,
-        EventKind.REGISTRATION_CHANGED,
-        EventKind.LEFT,
-        EventKind.UNSEEN,
-        EventKind.TOPIC_CREATED,
-        EventKind.TOPIC_DELETED,
-        EventKind.PARTITIONS_CHANGED,
+        *(EventKind.JOINED, EventKind.REGISTRATION_CHANGED, EventKind.LEFT, EventKind.UNSEEN),
+        *(EventKind.TOPIC_CREATED, EventKind.TOPIC_DELETED, EventKind.PARTITIONS_CHANGED),
     }
 )
 """The kinds of events after which a group rebalances."""

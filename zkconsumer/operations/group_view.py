@@ -24,17 +24,6 @@ from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assig
 from zkconsumer.operations.strategy_reasons import StrategyWords
 from zkconsumer.zookeeper import paths
 
-__all__ = [
-    "GroupAnalysis",
-    "GroupState",
-    "MemberKind",
-    "StateOfGroup",
-    "Strategy",
-    "is_unread",
-    "member_host",
-    "member_kind",
-]
-
 SCALA_PATIENCE = 8.0
 """Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""
 OUR_PATIENCE = 60.0

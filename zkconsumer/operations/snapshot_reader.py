@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
@@ -20,10 +20,11 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode, ZooKeeperServer
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session
@@ -174,10 +175,7 @@ class _Servers:
         if time.monotonic() < until:
             return known
         config = self._client.config
-        told = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
-        servers = tuple(
-            ZooKeeperServer(**{one.name: getattr(each, one.name) for one in fields(ZooKeeperServer)}) for each in told
-        )
+        servers = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
         self._known = time.monotonic() + SERVERS_BELIEVED, servers
         return servers
 

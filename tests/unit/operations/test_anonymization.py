@@ -31,9 +31,9 @@ from zkconsumer.operations.group_snapshot import (
     PointersNode,
     Problem,
     TopicNode,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.snapshot_file import format_snapshot
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 IDS = ("secretgroup_secrethost1-1700000000000-abcdef01", "secretgroup_secrethost10-1700000000001-abcdef02")
 SECRETS = (

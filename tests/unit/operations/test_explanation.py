@@ -21,11 +21,11 @@ from zkconsumer.operations.group_snapshot import (
     OwnerNode,
     Problem,
     TopicNode,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.strategy_inference import ROUNDROBIN
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}

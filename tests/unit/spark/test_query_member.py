@@ -135,9 +135,7 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     member = new_member(strategy)
     batch = begin_a_batch(member, 7)
     joined = join(connector := new_connector(strategy))
-    eventually(
-        lambda: any(position.revoked for position in member.member.group.positions().values()), 20, "a rebalance"
-    )
+    eventually(lambda: any(one.revoked for one in member.member.group.positions().values()), 20, "a rebalance")
     await_heartbeats(cluster, 10)
     assert connector.state.owned == 0
     assert len(member.member.group.positions()) == 4
@@ -178,9 +176,7 @@ def test_a_query_that_ends_during_a_batch_leaves_at_once(
     member = new_member()
     begin_a_batch(member, 7)
     joined = join(connector := new_connector())
-    eventually(
-        lambda: any(position.revoked for position in member.member.group.positions().values()), 20, "a rebalance"
-    )
+    eventually(lambda: any(one.revoked for one in member.member.group.positions().values()), 20, "a rebalance")
     member.leave()
     stream = joined.result(20)[0]
     eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")
