@@ -17,7 +17,7 @@ from pathlib import Path
 from time import time
 from typing import TypeVar
 
-from zkconsumer.cli.tables import printable
+from zkconsumer.cli.tables import Options, printable
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
@@ -66,6 +66,21 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="read this file of 'zkconsumer snapshot' in place of a cluster; may be repeated",
     )
+
+
+def add_topics(parser: Options, text: str) -> None:
+    """Declare ``--topic``, which names topics or some of their partitions."""
+    text = f"{text}; may be repeated"
+    parser.add_argument("--topic", action="append", default=[], metavar="TOPIC[:0,1,4-7]", help=text)
+
+
+def add_execution(parser: Options, shown: str, done: str, saved: str = "") -> None:
+    """Declare ``--dry-run`` and ``--execute`` with these helps, and an undo file for what is ``saved``."""
+    parser.add_argument("--dry-run", action="store_true", help=shown)
+    parser.add_argument("--execute", action="store_true", help=done)
+    if saved:
+        text = f"the new file for {saved} (default: a new file here)"
+        parser.add_argument("--undo-file", metavar="FILE", help=text)
 
 
 Verb = tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]

@@ -137,7 +137,7 @@ def _follow(arguments: argparse.Namespace) -> int:
             if arguments.format == "json":
                 _print(_json_lines(found, over, True))
             else:
-                _print([*event_runs(found), *map(rebalance_line, over)])
+                _print([*report(found, ()), *map(rebalance_line, over)])
             if _reader_is_gone():
                 return 0
     return 0
@@ -180,9 +180,14 @@ _USEFUL = 600.0
 NO_TIME = "-"
 
 
-def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[str]:
-    """Yield the lines of events that stand in order. Without ``commits`` the commits are only counted."""
-    ends = {id(one.events[-1]): one for one in rebalances(found) if one.events}
+def report(
+    found: Sequence[TimelineEvent], formed: Sequence[Rebalance] | None = None, *, commits: bool = True
+) -> Iterator[str]:
+    """Yield the lines of events that stand in order, and of the rebalances that they ``formed`` (None: find them).
+
+    Without ``commits`` the commits are only counted.
+    """
+    ends = {id(one.events[-1]): one for one in (rebalances(found) if formed is None else formed) if one.events}
     run: list[TimelineEvent] = []
     left_out = 0
     for event in found:
@@ -201,18 +206,6 @@ def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[
         yield event_line(run)
     if left_out:
         yield f"(--commits also shows the last commits, here {left_out})"
-
-
-def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
-    """Yield the lines of events without the rebalances that they form."""
-    run: list[TimelineEvent] = []
-    for event in found:
-        if run and not _together(run[-1], event):
-            yield event_line(run)
-            run = []
-        run.append(event)
-    if run:
-        yield event_line(run)
 
 
 def event_line(run: Sequence[TimelineEvent]) -> str:

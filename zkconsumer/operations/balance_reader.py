@@ -87,14 +87,7 @@ def pointers_node(data: bytes, stat: NodeStat) -> PointersNode:
 
 
 def _pointed(one: Pointer) -> PointedMessage:
-    return PointedMessage(
-        one.offset,
-        one.kind is PointerKind.DEAD,
-        one.attempts,
-        one.due_ms,
-        one.first_ms,
-        one.reason,
-    )
+    return PointedMessage(one.offset, one.kind is PointerKind.DEAD, one.attempts, one.due_ms, one.first_ms, one.reason)
 
 
 def loan_node(data: bytes, stat: NodeStat, answer: bytes | None, report: NodeStat | None) -> LoanNode:
@@ -176,10 +169,7 @@ class BalanceReader:
         for one in self._each([Wanted(NodePart.CHILDREN, path) for path in parents]):
             found += [f"{one.wanted.path}/{name}" for name in self._names(one)]
         if len(found) > self._room:
-            self._draft.problem(
-                found[self._room],
-                f"not read: the group has more than {MOST_NODES} such nodes",
-            )
+            self._draft.problem(found[self._room], f"not read: the group has more than {MOST_NODES} such nodes")
             del found[self._room :]
         self._room -= len(found)
         return found

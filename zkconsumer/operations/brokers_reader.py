@@ -43,6 +43,7 @@ from zkconsumer.operations.group_snapshot import (
     KafkaOffset,
     LogState,
     TopicNode,
+    wanted_topics,
 )
 from zkconsumer.runtime.deadline import Deadline
 
@@ -100,7 +101,7 @@ class BrokersReader:
             draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
         else:
             self._read_group(draft)
-        seen = self._cluster(draft.wanted_topics())
+        seen = self._cluster(wanted_topics(draft))
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._client.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
@@ -160,7 +161,7 @@ class BrokersReader:
         numbers: dict[str, list[int]] = {}
         for tp in seen.partitions:
             numbers.setdefault(tp.topic, []).append(tp.partition)
-        for topic in draft.wanted_topics() - draft.topics.keys():
+        for topic in wanted_topics(draft) - draft.topics.keys():
             if topic in numbers:
                 draft.topics[topic] = TopicNode(tuple(sorted(numbers[topic])))
             elif seen.errors.get(topic, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC:

@@ -359,12 +359,6 @@ class GroupSnapshot:
         else:
             self.suppressed += 1
 
-    def finish(self) -> None:
-        """End the reading: say how many problems are not listed."""
-        if self.suppressed:
-            self.problems += (Problem("problems", f"{self.suppressed} more of them are not listed"),)
-            self.suppressed = 0
-
     @property
     def in_zookeeper(self) -> bool:
         """Whether ZooKeeper has anything of this group."""
@@ -436,14 +430,6 @@ class GroupSnapshot:
             found.update(tp for member in self.brokers_group.members for tp in member.assignment or ())
         return tuple(sorted(found))
 
-    def wanted_topics(self) -> set[str]:
-        """Return the topics of the group so far: subscribed to by name, owned, assigned, or with an offset."""
-        found = {tp.topic for tp in self.partitions()}
-        for node in self.members.values():
-            if node.registration is not None and not node.registration.is_wildcard:
-                found.update(node.registration.subscription)
-        return found.union(*(one.topics for one in self.brokers_group.members) if self.brokers_group else ())
-
     def partitions_of(self, topics: Iterable[str]) -> tuple[TopicPartition, ...]:
         """Return, in order, the existing partitions of these topics."""
         return tuple(
@@ -451,6 +437,15 @@ class GroupSnapshot:
             for topic in sorted(set(topics))
             for number in (self.topics[topic].partitions if topic in self.topics else ())
         )
+
+
+def wanted_topics(snapshot: GroupSnapshot) -> set[str]:
+    """Return the topics of the group so far: subscribed to by name, owned, assigned, or with an offset."""
+    found = {tp.topic for tp in snapshot.partitions()}
+    for node in snapshot.members.values():
+        if node.registration is not None and not node.registration.is_wildcard:
+            found.update(node.registration.subscription)
+    return found.union(*(one.topics for one in snapshot.brokers_group.members) if snapshot.brokers_group else ())
 
 
 class SnapshotSource(Protocol):

@@ -20,7 +20,7 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, Problem, TopicNode
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -104,7 +104,9 @@ class LiveSource:
                 reader.complete_topics()
             if servers is not None:
                 draft.servers = servers.result()
-        draft.finish()
+        if draft.suppressed:
+            draft.problems += (Problem("problems", f"{draft.suppressed} more of them are not listed"),)
+            draft.suppressed = 0
         return draft
 
     def _read_zookeeper(

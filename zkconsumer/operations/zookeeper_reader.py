@@ -31,6 +31,7 @@ from zkconsumer.operations.group_snapshot import (
     PlanNode,
     TopicNode,
     node_stat,
+    wanted_topics,
 )
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
@@ -196,7 +197,7 @@ class ZooKeeperReader:
 
     def _topics(self) -> None:
         """Read the topics of the group, those that match an expression after the names of all."""
-        self.read_topics(self._draft.wanted_topics())
+        self.read_topics(wanted_topics(self._draft))
         wildcards = {
             (one.registration.pattern, one.registration.wildcard[0]): (name, one.registration)
             for name, one in self._draft.members.items()

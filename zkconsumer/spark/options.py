@@ -26,12 +26,7 @@ from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD, K
 from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
 from zkconsumer.spark.schema import without_copies
 
-_FOR_BROKERS: Final = (
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "max.poll.interval.ms",
-    "group.instance.id",
-)
+_FOR_BROKERS: Final = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id")
 _BOOTSTRAP: Final = "bootstrap.servers"
 
 MEMBER_PROPERTIES: Final = (

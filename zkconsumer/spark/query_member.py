@@ -54,10 +54,7 @@ class BatchRetention:
     """
 
     def __init__(
-        self,
-        release_after: float | None,
-        again: Callable[[str], None],
-        clock: Callable[[], float] = monotonic,
+        self, release_after: float | None, again: Callable[[str], None], clock: Callable[[], float] = monotonic
     ) -> None:
         self._release_after = release_after
         self._again = again

@@ -20,12 +20,7 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.core.names import first_of
-from zkconsumer.errors import (
-    BrokerUnavailableError,
-    OffsetOutOfRangeError,
-    RegistryUnavailableError,
-    SessionLostError,
-)
+from zkconsumer.errors import BrokerUnavailableError, OffsetOutOfRangeError, RegistryUnavailableError, SessionLostError
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
 from zkconsumer.spark.membership import Bystander, LiveMembership, QueryMembership

@@ -278,10 +278,7 @@ TABLES: Final[Mapping[str, GroupTable]] = {
 
 TABLE: Final = "table"
 _CONNECT, _BOOTSTRAP = "zookeeper.connect", "bootstrap.servers"
-_PROPERTIES: Final = (
-    *("client.id", "broker.address.map", "zookeeper.session.timeout.ms"),
-    *keys_of(SecurityConfig),
-)
+_PROPERTIES: Final = (*("client.id", "broker.address.map", "zookeeper.session.timeout.ms"), *keys_of(SecurityConfig))
 _TIMEOUT: Final = "socket.timeout.ms"
 _OWN: Final = (TABLE, "groups", "group.id", _CONNECT, _BOOTSTRAP, _TIMEOUT, *_PROPERTIES)
 DEFAULT_TIMEOUT: Final = 10.0

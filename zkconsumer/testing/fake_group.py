@@ -259,18 +259,10 @@ class FakeGroup(GroupRebalance):
     # ---- joining ----
 
     def _add(self, now: float, request: JoinRequest, ticket: object) -> None:
-        member = FakeGroupMember(
-            request.member_id,
-            request.instance_id if self.rules.modern else None,
-            request.client_id,
-            request.client_host,
-            request.session_timeout,
-            request.rebalance_timeout,
-            request.protocol_type,
-            request.protocols,
-            join_ticket=ticket,
-            deadline=now + self.rules.new_member_timeout if self.rules.modern else None,
-        )
+        modern = self.rules.modern
+        known = request if modern else request._replace(instance_id=None)
+        deadline = now + self.rules.new_member_timeout if modern else None
+        member = FakeGroupMember(*known[:8], join_ticket=ticket, deadline=deadline)
         self._pending.pop(member.member_id, None)
         if not self.members:
             self.protocol_type = member.protocol_type

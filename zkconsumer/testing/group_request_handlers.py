@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_states import (
-    FakeGroupView,
-    JoinAnswer,
-    JoinRequest,
-    MemberView,
-    SyncAnswer,
-    SyncRequest,
-)
+from zkconsumer.testing.group_states import FakeGroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
 from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
 from zkconsumer.testing.wire_types import Body
 

@@ -10,7 +10,7 @@ against real brokers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypedDict
 
@@ -293,7 +293,7 @@ class FakeGroupMember:
     join_ticket: object | None = None
     sync_ticket: object | None = None
     deadline: float | None = None
-    is_new: bool = field(default=True)
+    is_new: bool = True
 
     def metadata(self, protocol: str) -> bytes:
         """Return the member's metadata for a protocol. Raises KeyError if the member does not offer it."""

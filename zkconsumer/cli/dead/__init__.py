@@ -33,7 +33,7 @@ from zkconsumer.cli.dead.messages import (
     run_show,
     wrong_usage,
 )
-from zkconsumer.cli.source_arguments import add_connection_arguments, add_verbs, open_client, parsed_file
+from zkconsumer.cli.source_arguments import add_connection_arguments, add_execution, add_verbs, open_client, parsed_file
 from zkconsumer.cli.source_arguments import run_verb as run
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
@@ -54,21 +54,17 @@ from zkconsumer.operations.pointer_nodes import (
 Change = Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]
 
 
-def _add_how(parser: argparse.ArgumentParser, shown: str, done: str) -> argparse._ArgumentGroup:
-    how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help=f"{shown}; the default")
-    how.add_argument("--execute", action="store_true", help=done)
+def _add_how(parser: argparse.ArgumentParser, shown: str, done: str, saved: str = "") -> None:
+    add_execution(parser.add_argument_group("how"), f"{shown}; the default", done, saved)
     add_format_argument(parser)
     add_connection_arguments(parser)
-    return how
 
 
 def add_drop_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_group(parser)
     add_selection(parser, all_option=True)
-    how = _add_how(parser, "show what would be dropped", "drop it")
-    how.add_argument("--undo-file", metavar="FILE", help="the new file for what is dropped (default: a new file here)")
+    _add_how(parser, "show what would be dropped", "drop it", "what is dropped")
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:

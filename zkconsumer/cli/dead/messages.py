@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
-from zkconsumer.cli.source_arguments import add_connection_arguments, open_client
+from zkconsumer.cli.source_arguments import add_connection_arguments, add_topics, open_client
 from zkconsumer.cli.tables import JSON, Table, add_format_argument, as_json, data_field, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
@@ -50,13 +50,7 @@ def refused(usage: str) -> int:
 def add_selection(parser: argparse.ArgumentParser, *, all_option: bool = False) -> None:
     """Declare the options that select pointers; ``all_option`` declares ``--all``, which then one of them must be."""
     which = parser.add_argument_group("which messages")
-    which.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="TOPIC[:0,1,2]",
-        help="of this topic, or of these partitions of it; may be repeated",
-    )
+    add_topics(which, "of this topic, or of these partitions of it")
     which.add_argument(
         "--offset", type=_offsets, metavar="N[,N-M]", help="at these offsets of one partition, which --topic names"
     )

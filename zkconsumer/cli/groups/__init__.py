@@ -22,7 +22,7 @@ from zkconsumer.cli.groups.group_output import (
 )
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.offsets import as_reset
-from zkconsumer.cli.source_arguments import add_source_arguments, open_client, open_source
+from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, open_client, open_source
 from zkconsumer.cli.tables import TABLE, Cell, Column, Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
@@ -292,8 +292,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_selection(parser)
     _add_columns(parser)
     how = parser.add_argument_group("deleting").add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="show what would be deleted; this is the default")
-    how.add_argument("--execute", action="store_true", help="delete; Kafka's own tool deletes without this option")
+    done = "delete; Kafka's own tool deletes without this option"
+    add_execution(how, "show what would be deleted; this is the default", done)
     add_source_arguments(parser)
 
 
@@ -301,13 +301,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which groups")
     which.add_argument("--group", action="append", default=[], metavar="GROUP", help="a group; may be repeated")
     which.add_argument("--all-groups", action="store_true", help="all groups")
-    which.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="TOPIC[:0,1,2]",
-        help="with --delete-offsets: this topic, or these partitions of it; may be repeated",
-    )
+    add_topics(which, "with --delete-offsets: this topic, or these partitions of it")
     which.add_argument("--all-topics", action="store_true", help="with --delete-offsets: all topics of the group")
 
 

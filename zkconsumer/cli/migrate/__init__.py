@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.migration_steps import MigratedGroup
-from zkconsumer.cli.source_arguments import connect_options, seconds_argument
+from zkconsumer.cli.source_arguments import add_topics, connect_options, seconds_argument
 from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
@@ -70,13 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     moves = parser.add_argument_group("what to move")
-    moves.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="TOPIC[:0,1,4-7]",
-        help="only this topic, or these partitions of it; may be repeated",
-    )
+    add_topics(moves, "only this topic, or these partitions of it")
     moves.add_argument(
         "--from-file", metavar="FILE", help="with --to: write the offsets of this CSV, in place of the other store's"
     )

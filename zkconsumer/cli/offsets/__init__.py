@@ -10,7 +10,14 @@ from pathlib import Path
 from zkconsumer.cli.offsets.reset import add_undo_arguments, run_reset, run_undo
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, WAIT, add_reset_arguments, as_reset, existing_undo_file
 from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import add_source_arguments, add_verbs, connect_options, open_client, open_source
+from zkconsumer.cli.source_arguments import (
+    add_execution,
+    add_source_arguments,
+    add_verbs,
+    connect_options,
+    open_client,
+    open_source,
+)
 from zkconsumer.cli.source_arguments import run_verb as run
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
@@ -36,9 +43,7 @@ def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
         help="also delete the offsets of existing topics that no registration subscribes to",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="show the dead offsets; the default")
-    how.add_argument("--execute", action="store_true", help="delete them")
-    how.add_argument("--undo-file", metavar="FILE", help="the new file for what is deleted (default: a new file here)")
+    add_execution(how, "show the dead offsets; the default", "delete them", "what is deleted")
     add_format_argument(parser)
     add_source_arguments(parser)
 

@@ -26,6 +26,7 @@ from zkconsumer.cli.offsets.reset_arguments import (
 from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import (
     add_connection_arguments,
+    add_execution,
     connect_options,
     open_client,
     open_source,
@@ -137,11 +138,7 @@ def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
 
 
 def _with_times(
-    client: ClusterClient,
-    snapshot: GroupSnapshot,
-    target: ResetTarget,
-    selection: PartitionSelection,
-    wanted_time: int,
+    client: ClusterClient, snapshot: GroupSnapshot, target: ResetTarget, selection: PartitionSelection, wanted_time: int
 ) -> ResetTarget:
     """Return the target with the offsets by time of all partitions that may be reset. Raises BrokerError."""
     asked = snapshot.partitions_of(selection.topics or snapshot.topics)
@@ -290,12 +287,9 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file that a reset, a prune or a migration wrote")
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="show what would be put back; the default")
-    how.add_argument("--execute", action="store_true", help="put the offsets back")
+    shown = "show what would be put back; the default"
+    add_execution(how, shown, "put the offsets back", "what this overwrites")
     how.add_argument("--force", action="store_true", help="also put back offsets that changed since")
-    how.add_argument(
-        "--undo-file", metavar="FILE", help="the new file for what this overwrites (default: a new file here)"
-    )
     add_wait_argument(how)
     add_format_argument(parser)
     add_connection_arguments(parser)

@@ -120,9 +120,7 @@ _GAUGES = {
     "zkconsumer_partition_slots_lent": "Slots of the partition, of 256, that its owner lends to other members",
     "zkconsumer_topic_abandoned": "Whether the group has members, and none of them subscribes to this topic",
 }
-_COUNTERS = {
-    "zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made",
-}
+_COUNTERS = {"zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made"}
 
 
 class _GroupFamilies:
