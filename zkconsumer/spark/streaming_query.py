@@ -22,23 +22,10 @@ from typing import Any
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import BrokerUnavailableError, OffsetOutOfRangeError, RegistryUnavailableError, SessionLostError
 from zkconsumer.model import TopicPartition
+from zkconsumer.spark import offset_ranges
 from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
 from zkconsumer.spark.membership import Bystander, LiveMembership, QueryMembership
-from zkconsumer.spark.offset_ranges import (
-    LATEST,
-    LogSpan,
-    Progress,
-    Span,
-    TriggerDelay,
-    advance,
-    decode_progress,
-    encode_progress,
-    is_news,
-    pieces,
-    ranges_of,
-    remembered,
-    stream_position,
-)
+from zkconsumer.spark.offset_ranges import LATEST, LogSpan, Progress, Span, TriggerDelay, decode_progress
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
@@ -226,30 +213,30 @@ class QueryRun:
         targets = self._ends if self._targets is None else self._targets
         # the end may be the smaller one where messages were lost since
         ends = {tp: min(self._ends[tp], targets[tp]) for tp in positions}
-        progress = remembered(advance(positions, ends, limit), done, existing)
+        progress = offset_ranges.remembered(offset_ranges.advance(positions, ends, limit), done, existing)
         self._planned = True
         waits = self._waits(positions, ends, done, at_once=at_once)
-        news = not waits and is_news(progress, done)
+        news = not waits and offset_ranges.is_news(progress, done)
         if news and progress == done:  # a log from its beginning, as long as the last batch that began there
             # Spark runs no batch whose end is the end of the one before: an empty batch comes first
             progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
         if news:
             self._replaced.plan(progress)
         self._membership.reserve(progress if news else {})
-        return encode_progress(progress) if news else start
+        return offset_ranges.encode_progress(progress) if news else start
 
     def plan(self, end: dict[str, Any]) -> list[RangePartition]:
         """Return the tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError,
         NoBrokersError.
         """
         progress = decode_progress(end)
-        ranges = ranges_of(progress)
+        ranges = offset_ranges.ranges_of(progress)
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
         if not self._planned:  # the run before planned this batch, and did not finish it
             self._planned = True
             self._membership.repeat(progress)
         leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
-        tasks = pieces(ranges, self.options.min_partitions, self.options.max_records)
+        tasks = offset_ranges.pieces(ranges, self.options.min_partitions, self.options.max_records)
         return [RangePartition(piece, leaders) for piece in tasks]
 
     def log_ends(self) -> dict[str, Any]:
@@ -340,7 +327,7 @@ class QueryRun:
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
-            position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
+            position = offset_ranges.stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
             if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
             positions[tp] = self._replaced.position(tp, position, committed.get(tp))

@@ -12,27 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from zkconsumer.cli.dead.messages import (
-    COLUMNS,
-    Selected,
-    add_export_arguments,
-    add_group,
-    add_list_arguments,
-    add_selection,
-    add_show_arguments,
-    by_partition,
-    complain,
-    filter_of,
-    pointer_nodes,
-    read_messages,
-    read_selected,
-    refused,
-    row,
-    run_export,
-    run_list,
-    run_show,
-    wrong_usage,
-)
+from zkconsumer.cli.dead import messages
+from zkconsumer.cli.dead.messages import COLUMNS, Selected, by_partition, complain, filter_of, refused
 from zkconsumer.cli.source_arguments import add_connection_arguments, add_execution, add_verbs, open_client, parsed_file
 from zkconsumer.cli.source_arguments import run_verb as run
 from zkconsumer.cli.tables import Table, add_format_argument, render
@@ -62,15 +43,15 @@ def _add_how(parser: argparse.ArgumentParser, shown: str, done: str, saved: str 
 
 def add_drop_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_group(parser)
-    add_selection(parser, all_option=True)
+    messages.add_group(parser)
+    messages.add_selection(parser, all_option=True)
     _add_how(parser, "show what would be dropped", "drop it", "what is dropped")
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_group(parser)
-    add_selection(parser, all_option=True)
+    messages.add_group(parser)
+    messages.add_selection(parser, all_option=True)
     _add_how(parser, "show what would be replayed", "make it due for a member")
 
 
@@ -82,13 +63,13 @@ def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_drop(arguments: argparse.Namespace) -> int:
     """Drop pointers. Return the exit code. Raises: ZkConsumerError."""
-    usage = wrong_usage(arguments, changes=True)
+    usage = messages.wrong_usage(arguments, changes=True)
     if not usage and arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):
         usage = "--undo-file goes with --execute only, and names a file"
     if usage:
         return refused(usage)
     with open_client(arguments) as client:
-        nodes = pointer_nodes(client, arguments.group)
+        nodes = messages.pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute drops these messages for good")
         if not arguments.execute or not selected:
             return 0 if whole else 1
@@ -103,11 +84,11 @@ def run_drop(arguments: argparse.Namespace) -> int:
 
 def run_replay(arguments: argparse.Namespace) -> int:
     """Make dead letters due for a member. Return the exit code. Raises: ZkConsumerError."""
-    usage = wrong_usage(arguments, changes=True)
+    usage = messages.wrong_usage(arguments, changes=True)
     if usage:
         return refused(usage)
     with open_client(arguments) as client:
-        nodes = pointer_nodes(client, arguments.group)
+        nodes = messages.pointer_nodes(client, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute hands these messages to a member once more")
         present = _present(nodes.group, client, selected)
         whole = whole and len(present) == len(selected)
@@ -129,7 +110,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as client:
         if saved.cluster != client.zookeeper:
             complain(f"note: {path} was made with zookeeper.connect={saved.cluster or 'nothing'}")
-        nodes = pointer_nodes(client, saved.group)
+        nodes = messages.pointer_nodes(client, saved.group)
         selected = [(tp, one) for tp, some in sorted(saved.pointers.items()) for one in some]
         _print(saved.group, selected, arguments)
         if not arguments.execute:
@@ -141,7 +122,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
 
 def _shown(nodes: PointerNodes, arguments: argparse.Namespace, hint: str) -> tuple[list[Selected], bool]:
     """Print the selected pointers. Returns them, and whether all nodes could be read."""
-    selected, whole = read_selected(nodes, arguments)
+    selected, whole = messages.read_selected(nodes, arguments)
     _print(nodes.group, selected, arguments)
     if not selected:
         complain(f"group {nodes.group} has no such messages")
@@ -151,13 +132,13 @@ def _shown(nodes: PointerNodes, arguments: argparse.Namespace, hint: str) -> tup
 
 
 def _print(group: str, selected: Sequence[Selected], arguments: argparse.Namespace) -> None:
-    print(render(Table(COLUMNS, [row(group, one) for one in selected]), arguments.format), flush=True)
+    print(render(Table(COLUMNS, [messages.row(group, one) for one in selected]), arguments.format), flush=True)
 
 
 def _present(group: str, client: ClusterClient, selected: Sequence[Selected]) -> list[Selected]:
     """Return the pointers whose messages are in the log, and tell of the others."""
     present, gone = [], 0
-    for one, message in read_messages(client, selected):
+    for one, message in messages.read_messages(client, selected):
         if message.record is not None:
             present.append(one)
             continue
@@ -219,9 +200,9 @@ after Ctrl-C.
 """
 
 _VERBS = (
-    ("list", "list dead letters", add_list_arguments, run_list),
-    ("show", "show the content of one message", add_show_arguments, run_show),
-    ("export", "write messages to a file, one JSON object a line", add_export_arguments, run_export),
+    ("list", "list dead letters", messages.add_list_arguments, messages.run_list),
+    ("show", "show the content of one message", messages.add_show_arguments, messages.run_show),
+    ("export", "write messages to a file, one JSON object a line", messages.add_export_arguments, messages.run_export),
     ("drop", "give up messages for good", add_drop_arguments, run_drop),
     ("replay", "hand messages to a member once more", add_replay_arguments, run_replay),
     ("undo", "put back the pointers that a drop removed", add_undo_arguments, run_undo),

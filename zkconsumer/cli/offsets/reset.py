@@ -34,17 +34,8 @@ from zkconsumer.cli.source_arguments import (
 )
 from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.migration_plan import (
-    MovePlan,
-    MoveVerdict,
-    PartitionSelection,
-    Step,
-    Store,
-    entry_text,
-    parse_selection,
-    plan_rollback,
-    stored_as,
-)
+from zkconsumer.core import migration_plan
+from zkconsumer.core.migration_plan import MovePlan, MoveVerdict, PartitionSelection, Step, Store
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_files import Backup, format_csv, parse_backup, parse_csv
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
@@ -103,7 +94,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
 
 def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: ClusterClient | None) -> list[ResetPlan]:
     (scenario,) = scenario_of(arguments)
-    selection = parse_selection(arguments.topic)
+    selection = migration_plan.parse_selection(arguments.topic)
     now = time.time_ns() // 1_000_000
     groups = list(source.groups()) if arguments.all_groups else arguments.group
     files = _from_file(arguments.from_file, groups) if scenario is Scenario.FROM_FILE else {}
@@ -180,7 +171,7 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
-            wanted = {one.partition: stored_as(store, one.new) for one in resets}
+            wanted = {one.partition: migration_plan.stored_as(store, one.new) for one in resets}
             expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
@@ -339,7 +330,7 @@ def _undo(
     with OperatedGroup(client, backup.group) as group:
         offsets = group.offsets(backup.store)
         held = {tp: one for tp, one in offsets.read(Deadline(client.timeout)).items() if tp in backup.saved}
-        plan = plan_rollback(backup.store, backup.saved, held, force=arguments.force)
+        plan = migration_plan.plan_rollback(backup.store, backup.saved, held, force=arguments.force)
         live, refused = _refusals(client, backup, plan)
         for text in refused:
             complain(f"{name}: {text}")
@@ -372,6 +363,6 @@ def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[li
 
 def _row(group: str, step: Step) -> tuple[str | int | None, ...]:
     what = _WHAT[step.verdict] + (f": {step.reason}" if step.reason else "")
-    before = None if step.before is None else entry_text(step.before)
-    after = None if step.source is None else entry_text(step.source)
+    before = None if step.before is None else migration_plan.entry_text(step.before)
+    after = None if step.source is None else migration_plan.entry_text(step.source)
     return (group, *step.partition, before, after, what)
