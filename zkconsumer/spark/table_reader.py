@@ -12,19 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from pyspark.sql import types
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.config import ConsumerConfig
@@ -352,18 +342,18 @@ def _timeout(options: Mapping[str, str]) -> float:
 
 log = logging.getLogger(__name__)
 
-_TYPES: dict[str, DataType] = {
-    STRING: StringType(),
-    INT: IntegerType(),
-    LONG: LongType(),
-    DOUBLE: DoubleType(),
-    FLAG: BooleanType(),
-    TIME: TimestampType(),
-    STRINGS: ArrayType(StringType()),
+_TYPES: dict[str, types.DataType] = {
+    STRING: types.StringType(),
+    INT: types.IntegerType(),
+    LONG: types.LongType(),
+    DOUBLE: types.DoubleType(),
+    FLAG: types.BooleanType(),
+    TIME: types.TimestampType(),
+    STRINGS: types.ArrayType(types.StringType()),
 }
 
 
-def table_types(name: str) -> dict[str, DataType]:
+def table_types(name: str) -> dict[str, types.DataType]:
     """Return the Spark type of every column of a table."""
     return {column: _TYPES[kind] for column, kind in TABLES[name].columns.items()}
 
@@ -423,7 +413,7 @@ def _report(snapshot: GroupSnapshot) -> None:
 def _batch(rows: list[Row], table: GroupTable, schema: StructType) -> Any:
     import pyarrow as pa
 
-    types = {
+    arrow = {
         STRING: pa.string(),
         INT: pa.int32(),
         LONG: pa.int64(),
@@ -438,6 +428,6 @@ def _batch(rows: list[Row], table: GroupTable, schema: StructType) -> Any:
         values = [row[field.name] for row in rows]
         if kind == TIME:
             values = [None if value is None else value * 1000 for value in values]
-        fields.append(pa.field(field.name, types[kind], nullable=field.nullable))
-        columns.append(pa.array(values, types[kind]))
+        fields.append(pa.field(field.name, arrow[kind], nullable=field.nullable))
+        columns.append(pa.array(values, arrow[kind]))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
