@@ -11,15 +11,8 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from zkconsumer.cli.groups.group_output import (
-    chosen,
-    complain_of_unknown,
-    describe_groups,
-    list_groups,
-    say,
-    warn,
-    warn_of_problems,
-)
+from zkconsumer.cli.groups import group_output
+from zkconsumer.cli.groups.group_output import say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.offsets import as_reset
 from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, open_client, open_source
@@ -70,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
             return delete(LiveSource(client), client, arguments)
     with open_source(arguments) as source:
         if arguments.action == LIST:
-            return list_groups(source, arguments)
-        return describe_groups(source, arguments)
+            return group_output.list_groups(source, arguments)
+        return group_output.describe_groups(source, arguments)
 
 
 _FAILED = 1
@@ -153,7 +146,7 @@ def delete_offsets(source: SnapshotSource, client: ClusterClient, arguments: arg
     shown = sides(snapshot)
     warn_of_problems(snapshot)
     if not shown:
-        complain_of_unknown(name, source, arguments)
+        group_output.complain_of_unknown(name, source, arguments)
         return _FAILED
     selection = selection_of(arguments)
     results = [(side, _offsets_of(side, selection, client, execute=arguments.execute)) for side in shown]
@@ -409,6 +402,6 @@ def _wrong_states(given: str | None) -> str:
 
 
 def _wrong_choice(given: str | None, valid: Sequence[str], word: str, words: str) -> str:
-    if not given or set(chosen(given)) <= {one.lower() for one in valid}:
+    if not given or set(group_output.chosen(given)) <= {one.lower() for one in valid}:
         return ""
     return f"Invalid {word} list '{given}'. Valid {words} are: {', '.join(valid)}"

@@ -40,18 +40,10 @@ from zkconsumer.core.names import name_problem
 from zkconsumer.core.offset_files import Backup, format_csv, parse_backup, parse_csv
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations import offset_reset
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
-from zkconsumer.operations.offset_reset import (
-    PartitionReset,
-    ResetPlan,
-    ResetTarget,
-    Scenario,
-    adopting_owners,
-    brokers_refusal,
-    plan_reset,
-    unread,
-)
+from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario
 from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
 from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.runtime.deadline import Deadline
@@ -110,7 +102,7 @@ def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: Cluste
             if scenario.by_time:
                 time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
                 target = _with_times(client, snapshot, target, selection, time_asked)
-        plan = plan_reset(snapshot, target, selection, _stores(arguments.store))
+        plan = offset_reset.plan_reset(snapshot, target, selection, _stores(arguments.store))
         if arguments.verbose and client is not None:
             times = times_of(client, snapshot, {one.partition: one.new for one in plan.resets})
             plan = replace(plan, resets=tuple(replace(one, time=times.get(one.partition)) for one in plan.resets))
@@ -355,8 +347,10 @@ def _undo(
 def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
     """Return the partitions with live owners that adopt, and why offsets must not be written now."""
     snapshot = LiveSource(client).snapshot(backup.group)
-    texts = unread(snapshot, (backup.store,)) + [text for text in (brokers_refusal(snapshot),) if text]
-    owners, against = adopting_owners(snapshot, [step.partition for step in plan.changes])
+    texts = offset_reset.unread(snapshot, (backup.store,)) + list(
+        filter(None, [offset_reset.brokers_refusal(snapshot)])
+    )
+    owners, against = offset_reset.adopting_owners(snapshot, [step.partition for step in plan.changes])
     texts += [f"{tp}: {reason}" for tp, reason in sorted(against.items())]
     return list(owners), texts
 
