@@ -304,7 +304,7 @@ class BrokerResponseError(BrokerError):
 
 
 class GroupError(BrokerResponseError):
-    """A group's coordinator answered with an error code; ``core.coordinator_error_actions`` says what to do about
+    """A group's coordinator answered with an error code; ``kafka.error_codes`` says what to do about
     each.
     """
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.timing import scaled
-from zkconsumer.devcluster import ServerProcess, java, resolve
-from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S, log4j_options, write_properties
+from zkconsumer.devcluster import ServerProcess, java, resolve, server_process
+from zkconsumer.devcluster.server_process import LOOPBACK, START_TIMEOUT_S, free_port
 from zkconsumer.runtime.deadline import Deadline
 
 VERSION = "4.0.1"
@@ -41,7 +40,7 @@ class KraftBroker(ServerProcess):
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
         controller = free_port()
         settings = directory / "server.properties"
-        write_properties(
+        server_process.write_properties(
             settings,
             {
                 "process.roles": "broker,controller",
@@ -60,7 +59,7 @@ class KraftBroker(ServerProcess):
                 "log.index.size.max.bytes": 1024 * 1024,
             },
         )
-        options = ["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xms64m", *log4j_options(directory, {})]
+        options = ["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xms64m", *server_process.log4j_options(directory, {})]
         run = [str(java()), "-Xmx384m", *options, "-cp", os.pathsep.join(map(str, jars()))]
         format_it = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _CLUSTER_ID, "-c", str(settings)]
         done = subprocess.run([*run, *format_it], capture_output=True, text=True, timeout=scaled(60), check=False)
@@ -68,4 +67,4 @@ class KraftBroker(ServerProcess):
         return [*run, "kafka.Kafka", str(settings)]
 
     def _is_ready(self, deadline: Deadline) -> bool:
-        return accepts(self.port, deadline.bounded(1.0) or 0.001)
+        return server_process.accepts(self.port, deadline.bounded(1.0) or 0.001)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 from tests.timing import eventually
-from zkconsumer.devcluster.ports import LOOPBACK
+from zkconsumer.devcluster.server_process import LOOPBACK
 from zkconsumer.testing.request_schemas import APIS
 
 _SIZE = struct.Struct(">i")

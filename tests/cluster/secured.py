@@ -21,7 +21,7 @@ from tests.cluster.in_process import client_of
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA
 from zkconsumer.devcluster.maven_repository import key_store
-from zkconsumer.devcluster.ports import LOOPBACK, free_port
+from zkconsumer.devcluster.server_process import LOOPBACK, free_port
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 USER, PASSWORD = "ann", 'hunter2 "é'

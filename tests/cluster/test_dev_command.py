@@ -18,7 +18,7 @@ from tests.cluster.conftest import produce_to
 from tests.programs import exists
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import cache_directory
-from zkconsumer.devcluster.ports import free_port
+from zkconsumer.devcluster.server_process import free_port
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 

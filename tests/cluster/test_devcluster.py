@@ -26,7 +26,7 @@ from zkconsumer.devcluster import (
     ZooKeeperEnsemble,
     resolve,
 )
-from zkconsumer.devcluster.ports import is_free
+from zkconsumer.devcluster.server_process import is_free
 from zkconsumer.errors import RegistryError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin

@@ -26,7 +26,8 @@ from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.cli import main
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.operations.doctor import CHECKS, Finding, Level, cluster_probes, examine
+from zkconsumer.operations.doctor import CHECKS, Finding, Level, examine
+from zkconsumer.operations.doctor import cluster as cluster_checks
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
 
@@ -313,12 +314,12 @@ def test_our_clock(
     snapshot = doctor.look(staged.group)
 
     def probed() -> list[Finding]:
-        probe = cluster_probes.probe_clock(doctor.source.client, staged.group)
+        probe = cluster_checks.probe_clock(doctor.source.client, staged.group)
         return [one for one in examine([snapshot], probe=probe) if one.check == "our-clock"]
 
     assert levels(probed()) == ["ok"]
     real = time.time_ns
-    monkeypatch.setattr(cluster_probes, "now_ms", lambda: real() // 1_000_000 - 3_600_000)
+    monkeypatch.setattr(cluster_checks, "now_ms", lambda: real() // 1_000_000 - 3_600_000)
     (found,) = probed()
     assert levels([found]) == ["warn"]
     assert "60 min behind ZooKeeper's" in found.text
@@ -354,7 +355,7 @@ def test_chroot_mistakes(zookeeper: KazooClient, cluster: DevCluster, new_group:
     chroot.put(f"/consumers/{group}/ids", b"")
     chroot.put(f"/{path}/consumers/{group}/ids", b"")
     with live_source(chroot.connect) as source:
-        beside = cluster_probes.chroots_beside(source.client, [group])
+        beside = cluster_checks.chroots_beside(source.client, [group])
         assert beside is not None
         found = examine([source.snapshot(group)], chroots=beside[group])
     (one,) = [one for one in found if one.check == "chroot"]

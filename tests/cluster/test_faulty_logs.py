@@ -12,7 +12,7 @@ from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
-from zkconsumer.devcluster.ports import free_port
+from zkconsumer.devcluster.server_process import free_port
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka.record_batch import read_head
 from zkconsumer.zookeeper.cluster_admin import Admin

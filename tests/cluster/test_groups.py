@@ -18,7 +18,7 @@ from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import MessageStreamsExistException, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.devcluster.ports import free_port
+from zkconsumer.devcluster.server_process import free_port
 from zkconsumer.errors import ChrootMissingError, ConsumerIdInUseError, RegistryUnavailableError
 
 NewConnector = Callable[..., ZookeeperConsumerConnector]

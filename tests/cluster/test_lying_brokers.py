@@ -19,7 +19,7 @@ from tests.cluster.member_process import QUICK
 from tests.timing import scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.devcluster.ports import LOOPBACK
+from zkconsumer.devcluster.server_process import LOOPBACK
 from zkconsumer.errors import InvalidMessageException
 
 BUNCH = 3

@@ -13,8 +13,7 @@ from tests.concurrency.placement import placed_member
 from tests.concurrency.staging import after, unavailable
 from zkconsumer.assignors.lag_aware_placement import LOOKS, PAUSE_LOOKS
 from zkconsumer.assignors.placement import RETRY_S
-from zkconsumer.core.load_report import PartitionLoad, encode_loads
-from zkconsumer.core.placement_plan import decode_plan
+from zkconsumer.core.placement_plan import PartitionLoad, decode_plan, encode_loads
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain

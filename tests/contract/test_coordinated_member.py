@@ -38,7 +38,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     before = set(threads())
     if kind.startswith("fake"):
         with FakeCluster(version=kind.removeprefix("fake-")) as cluster:
-            made = Place("127.0.0.1", cluster.brokers[0].port, modern=cluster.modern, fake=cluster)
+            made = Place("127.0.0.1", cluster.brokers[0].port, modern=cluster.rules.modern, fake=cluster)
             yield made
             made.close()
     else:

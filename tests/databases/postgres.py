@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.timing import scaled
-from zkconsumer.devcluster.ports import free_port
+from zkconsumer.devcluster.server_process import free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 UNPRIVILEGED = ("postgres", "nobody")

@@ -12,7 +12,7 @@ from scripts.measurements.scale.wire import Costs, CountedServer
 from tests.cluster.member_process import Consumed
 from tests.simulated_clock import Simulation
 from zkconsumer.assignors.assignor import Member
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.scala_assignors import RangeAssignor
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction

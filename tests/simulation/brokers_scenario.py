@@ -25,7 +25,7 @@ from zkconsumer.core.consumer_protocol import MemberSubscription, decode_assignm
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import JoinRequest, SyncAnswer, SyncRequest
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "zkconsumer", "cooperative-sticky,range")
 FOREIGN = 0.3  # the part of members that are not of the package, unless the strategy is the package's own

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.simulation.members import MemberProcess
 from tests.simulation.scheduler import world
 from zkconsumer.assignors.assignor import Member
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.scala_assignors import RangeAssignor
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition

@@ -12,8 +12,7 @@ import pyspark
 
 from tests.timing import eventually
 from zkconsumer.devcluster import java_home_for_spark
-from zkconsumer.devcluster.ports import free_port
-from zkconsumer.devcluster.server_process import Launched
+from zkconsumer.devcluster.server_process import Launched, free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _START_S = 90.0

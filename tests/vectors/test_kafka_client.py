@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import MemberPartitions, SubscribedMember, cooperative_sticky, sticky
+from zkconsumer.assignors import java_consumer_assignors as java
+from zkconsumer.assignors.java_consumer_assignors import MemberPartitions, SubscribedMember
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_range", "kafka391_roundrobin", "kafka391_sticky", "kafka391_cooperative_sticky")
 
 STRATEGIES = {
-    "kafka391_range": range_assignment,
-    "kafka391_roundrobin": roundrobin_assignment,
-    "kafka391_sticky": sticky,
-    "kafka391_cooperative_sticky": cooperative_sticky,
+    "kafka391_range": java.range_assignment,
+    "kafka391_roundrobin": java.roundrobin_assignment,
+    "kafka391_sticky": java.sticky,
+    "kafka391_cooperative_sticky": java.cooperative_sticky,
 }
 
 

@@ -8,14 +8,16 @@ import pytest
 
 from tests.vectors.cases import Case, check_each
 from zkconsumer.assignors import AssignmentError, java_hash
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
-from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
 from zkconsumer.assignors.rocketmq import (
     AverageAssignor,
     AverageByCircleAssignor,
+    ConsistentHashAssignor,
+    MachineRoomAssignor,
+    MachineRoomNearbyAssignor,
     MessageQueue,
     QueueAllocator,
     allocate,
+    md5_hash,
 )
 
 FILES = (

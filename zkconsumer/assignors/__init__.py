@@ -29,8 +29,7 @@ from zkconsumer.assignors.assignor import (
 from zkconsumer.assignors.fixed_table import OnlyAssignor, machines
 from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy
 from zkconsumer.assignors.group_strategy import strategy_conflict as concern
-from zkconsumer.assignors.range import RangeAssignor
-from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.assignors.scala_assignors import RangeAssignor, RoundRobinAssignor
 
 __all__ = [
     "ADVERTISED",

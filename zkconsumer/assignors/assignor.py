@@ -104,16 +104,16 @@ ENTRY_POINT_GROUP = "zkconsumer.assignors"
 """The entry point group in which packages declare strategies: ``name = package.module:Class``."""
 
 OURS = {
-    "range": "zkconsumer.assignors.range:RangeAssignor",
-    "roundrobin": "zkconsumer.assignors.roundrobin:RoundRobinAssignor",
+    "range": "zkconsumer.assignors.scala_assignors:RangeAssignor",
+    "roundrobin": "zkconsumer.assignors.scala_assignors:RoundRobinAssignor",
     "average": "zkconsumer.assignors.rocketmq:AverageAssignor",
     "average-by-circle": "zkconsumer.assignors.rocketmq:AverageByCircleAssignor",
-    "consistent-hash": "zkconsumer.assignors.consistent_hash:ConsistentHashAssignor",
-    "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
-    "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",
+    "consistent-hash": "zkconsumer.assignors.rocketmq:ConsistentHashAssignor",
+    "machine-room": "zkconsumer.assignors.rocketmq:MachineRoomAssignor",
+    "machine-room-nearby": "zkconsumer.assignors.rocketmq:MachineRoomNearbyAssignor",
     "configured": "zkconsumer.assignors.fixed_table:ConfiguredAssignor",
-    "sticky": "zkconsumer.assignors.sticky_forecast:StickyAssignor",
-    "lag-aware": "zkconsumer.assignors.sticky_forecast:LagAwareAssignor",
+    "sticky": "zkconsumer.assignors.sticky_placement:StickyAssignor",
+    "lag-aware": "zkconsumer.assignors.lag_aware_placement:LagAwareAssignor",
 }
 
 

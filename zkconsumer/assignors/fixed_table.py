@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 from typing import Literal
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Assignor, Member, Members, Partitions, Racks
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.scala_assignors import RangeAssignor
 from zkconsumer.config.extension_properties import parse_assignment_table
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition

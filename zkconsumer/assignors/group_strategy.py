@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.scala_assignors import RangeAssignor
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import INSTANCE_KEY, PLAN_KEY, PLAN_VERSION, Registration
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId

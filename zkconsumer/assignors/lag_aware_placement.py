@@ -20,8 +20,9 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import heapreplace
 
+from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks, threads_by_topic
 from zkconsumer.assignors.sticky_placement import TopicPartitions, TopicThreads
-from zkconsumer.core.load_report import Loads, PartitionLoad
+from zkconsumer.core.placement_plan import Loads, PartitionLoad
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 
 CATCH_UP_S = 300.0
@@ -312,3 +313,13 @@ class _Loads:
             if best is not None:
                 return best[1], emptiest[best[1].topic]
         return None
+
+
+class LagAwareAssignor:
+    """Assigns as the first plan of a group whose loads are not known, for tools. Members follow the group's plan."""
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Return the assignment."""
+        return even_load(threads_by_topic(members), partitions, {}, {})

@@ -37,8 +37,7 @@ from zkconsumer.assignors.lag_aware_placement import (
     smoothed,
 )
 from zkconsumer.assignors.sticky_placement import TopicThreads, fewest_moves
-from zkconsumer.core.load_report import Loads
-from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, Streams, consumer_of
+from zkconsumer.core.placement_plan import Loads, PlacementPlan, PlanInputs, Streams, consumer_of
 from zkconsumer.model import LAG_AWARE, Assignment, ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
 
 RETRY_S = 600.0

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
+from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks, threads_by_topic
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 
 SEARCHED = 4_000
@@ -213,3 +214,13 @@ class _Extras:
                 else:
                     edges.append((count + topic, thread, -int(thread in fills)))
         return edges
+
+
+class StickyAssignor:
+    """Assigns as the first plan of a group, for tools. Members follow the group's plan (``assignors.placement``)."""
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Return the assignment."""
+        return fewest_moves(threads_by_topic(members), partitions, {})

@@ -18,20 +18,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import (
-    cat,
-    dead,
-    dev,
-    doctor,
-    explain,
-    groups,
-    migrate,
-    offsets,
-    plan,
-    serve,
-    snapshot,
-    timeline,
-)
+from zkconsumer.cli import cat, dead, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
 from zkconsumer.cli.cat import UnwritableOutputError
 from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError

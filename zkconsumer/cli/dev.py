@@ -59,11 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Starts the cluster and waits until it serves. Changes nothing if one is up already, and fails if "
         "that one lacks a port, a version or a directory that is asked for.",
     )
-    up.add_argument(
-        "--kafka-version",
-        metavar="V",
-        help=f"any release from 0.8.2 to 3.9 (default: {DEFAULT_KAFKA})",
-    )
+    up.add_argument("--kafka-version", metavar="V", help=f"any release from 0.8.2 to 3.9 (default: {DEFAULT_KAFKA})")
     up.add_argument("--zookeeper-port", type=_port, default=0, metavar="N", help="default: a free one")
     up.add_argument("--kafka-port", type=_port, default=0, metavar="N", help="default: a free one")
     up.add_argument("--directory", metavar="DIR", help="keep the data here (default: temporary, gone after down)")

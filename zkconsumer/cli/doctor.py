@@ -15,7 +15,7 @@ from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
-from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock, with_rights
+from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_reader import LiveSource

@@ -175,7 +175,8 @@ def document(analysis: GroupAnalysis, judgement: Judgement, explained: list[Expl
         "strategy": {"name": strategy.label, "sure": strategy.sure, "why": strategy.why},
         "members": [json_row(members, row) for row in members.rows],
         "topics": {
-            one.partition.topic: {"threads": list(one.threads), "partitions": list(one.partitions)} for one in explained
+            one.partition.topic: {"threads": list(one.topic.threads), "partitions": list(one.topic.partitions)}
+            for one in explained
         },
         "partitions": [one.document() for one in explained],
     }

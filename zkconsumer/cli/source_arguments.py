@@ -6,21 +6,26 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import time
+from typing import TypeVar
 
-from zkconsumer.cli.tables import printable
+from zkconsumer.cli.tables import Options, printable
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
+
+T = TypeVar("T")
 
 _LONGEST_MS = 24 * 3600 * 1000
 _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
@@ -61,6 +66,60 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="read this file of 'zkconsumer snapshot' in place of a cluster; may be repeated",
     )
+
+
+def add_topics(parser: Options, text: str) -> None:
+    """Declare ``--topic``, which names topics or some of their partitions."""
+    text = f"{text}; may be repeated"
+    parser.add_argument("--topic", action="append", default=[], metavar="TOPIC[:0,1,4-7]", help=text)
+
+
+def add_execution(parser: Options, shown: str, done: str, saved: str = "") -> None:
+    """Declare ``--dry-run`` and ``--execute`` with these helps, and an undo file for what is ``saved``."""
+    parser.add_argument("--dry-run", action="store_true", help=shown)
+    parser.add_argument("--execute", action="store_true", help=done)
+    if saved:
+        text = f"the new file for {saved} (default: a new file here)"
+        parser.add_argument("--undo-file", metavar="FILE", help=text)
+
+
+Verb = tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+"""A verb of a command: the name, the help, the function that declares its options, and the function that runs it."""
+
+
+def add_verbs(parser: argparse.ArgumentParser, verbs: Sequence[Verb]) -> None:
+    """Declare the verbs of a command with their options. :func:`run_verb` runs the verb that was given."""
+    parsers = parser.add_subparsers(title="verbs", metavar="<verb>", required=True)
+    for name, text, declare, perform in verbs:
+        verb = parsers.add_parser(name, help=text, description=text.capitalize() + ".")
+        declare(verb)
+        verb.set_defaults(perform=perform)
+
+
+def run_verb(arguments: argparse.Namespace) -> int:
+    """Run the verb. Return the exit code. Raises: ZkConsumerError."""
+    return int(arguments.perform(arguments))
+
+
+def seconds_argument(text: str) -> float:
+    """Return a number of seconds. Raises argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def parsed_file(path: Path, parse: Callable[..., T], *arguments: object) -> T:
+    """Return what ``parse`` makes of a file's text and these arguments.
+
+    Raises: ConfigException that names the file, if the file cannot be read or ``parse`` raises ValueError.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors write a byte order mark
+    except OSError as error:
+        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigException(str(path), str(error)) from None
 
 
 def _milliseconds(text: str) -> int:

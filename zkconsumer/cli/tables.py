@@ -15,6 +15,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+Options = argparse._ActionsContainer
+"""A parser, or a group of its options."""
+
 TABLE, CSV, JSON = "table", "csv", "json"
 FORMS = (TABLE, CSV, JSON)
 
@@ -112,7 +115,7 @@ def data_field(name: str, data: bytes | None, as_base64: bool = False) -> dict[s
     return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
-def add_format_argument(parser: argparse._ActionsContainer) -> None:
+def add_format_argument(parser: Options) -> None:
     """Declare ``--format`` in a parser or a group of its options; its value is ``arguments.format``."""
     parser.add_argument(
         "--format", choices=FORMS, default=TABLE, help="print a table, CSV with a line of titles, or JSON"

@@ -20,6 +20,7 @@ from functools import partial
 from time import monotonic
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
+from zkconsumer.cli.tables import printable
 from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
@@ -136,7 +137,7 @@ def _follow(arguments: argparse.Namespace) -> int:
             if arguments.format == "json":
                 _print(_json_lines(found, over, True))
             else:
-                _print([*event_runs(found), *map(rebalance_line, over)])
+                _print([*report(found, ()), *map(rebalance_line, over)])
             if _reader_is_gone():
                 return 0
     return 0
@@ -179,9 +180,14 @@ _USEFUL = 600.0
 NO_TIME = "-"
 
 
-def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[str]:
-    """Yield the lines of events that stand in order. Without ``commits`` the commits are only counted."""
-    ends = {id(one.events[-1]): one for one in rebalances(found) if one.events}
+def report(
+    found: Sequence[TimelineEvent], formed: Sequence[Rebalance] | None = None, *, commits: bool = True
+) -> Iterator[str]:
+    """Yield the lines of events that stand in order, and of the rebalances that they ``formed`` (None: find them).
+
+    Without ``commits`` the commits are only counted.
+    """
+    ends = {id(one.events[-1]): one for one in (rebalances(found) if formed is None else formed) if one.events}
     run: list[TimelineEvent] = []
     left_out = 0
     for event in found:
@@ -200,18 +206,6 @@ def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[
         yield event_line(run)
     if left_out:
         yield f"(--commits also shows the last commits, here {left_out})"
-
-
-def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
-    """Yield the lines of events without the rebalances that they form."""
-    run: list[TimelineEvent] = []
-    for event in found:
-        if run and not _together(run[-1], event):
-            yield event_line(run)
-            run = []
-        run.append(event)
-    if run:
-        yield event_line(run)
 
 
 def event_line(run: Sequence[TimelineEvent]) -> str:
@@ -293,13 +287,6 @@ def _numbers(partitions: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def printable(text: str) -> str:
-    r"""Return text that a terminal shows and does not obey: a control character becomes ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def since(found: Sequence[TimelineEvent], at: int) -> tuple[TimelineEvent, ...]:

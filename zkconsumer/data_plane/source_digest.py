@@ -8,13 +8,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-MODULES: Final = (
-    "records",
-    "columns",
-    "hand_out",
-    "fetch_response",
-    "batch_extent",
-)
+MODULES: Final = ("records", "columns", "hand_out", "fetch_response", "batch_extent")
 """The modules that are compiled, each after those that it imports."""
 
 DECLARATIONS: Final = (

@@ -29,8 +29,7 @@ from zkconsumer.devcluster.cluster_errors import DevClusterError, OtherClusterEr
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
-from zkconsumer.devcluster.ports import is_free
-from zkconsumer.devcluster.server_process import as_deadline, tail
+from zkconsumer.devcluster.server_process import as_deadline, is_free, tail
 from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
 from zkconsumer.runtime.deadline import Deadline
 

@@ -11,18 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
+from zkconsumer.devcluster import server_process
 from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
-from zkconsumer.devcluster.ports import LOOPBACK, accepts
-from zkconsumer.devcluster.server_process import (
-    START_TIMEOUT_S,
-    ProcessOptions,
-    ServerProcess,
-    as_deadline,
-    log4j_options,
-    write_properties,
-)
+from zkconsumer.devcluster.server_process import LOOPBACK, ProcessOptions, ServerProcess, as_deadline
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin
 
@@ -126,7 +119,7 @@ class EmbeddedKafka(ServerProcess):
         }
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
-        write_properties(directory / "server.properties", self._settings(directory, port))
+        server_process.write_properties(directory / "server.properties", self._settings(directory, port))
         levels = {"kafka.server.KafkaServer": "INFO", "kafka.utils.Log4jControllerRegistration$": "WARN"}
         return [
             str(java()),
@@ -134,13 +127,13 @@ class EmbeddedKafka(ServerProcess):
             "-Xms64m",
             "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
-            *log4j_options(directory, levels),
+            *server_process.log4j_options(directory, levels),
             *("-cp", os.pathsep.join(map(str, kafka_jars(self.version, self._progress)))),
             "kafka.Kafka",
             str(directory / "server.properties"),
         ]
 
-    def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
+    def start(self, deadline: Deadline | float = server_process.START_TIMEOUT_S) -> Self:
         """Start the broker unless it runs, and return once it is registered and accepts connections.
 
         Raises: ServerStartError with the tail of the log, RegistryUnavailableError, JavaNotFoundError,
@@ -164,6 +157,6 @@ class EmbeddedKafka(ServerProcess):
             raise ServerStartError(f"broker id {self.broker_id} is registered by another broker")
 
     def _is_ready(self, deadline: Deadline) -> bool:
-        return accepts(self.port, deadline.bounded(1.0) or 0.001) and (
+        return server_process.accepts(self.port, deadline.bounded(1.0) or 0.001) and (
             self._admin.registered_port(self.broker_id) == self.port
         )

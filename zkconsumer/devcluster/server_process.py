@@ -1,7 +1,9 @@
-"""A server process: its start, readiness, signals, stop, and the files that configure its logging.
+"""A server process: its port, start, readiness, signals, stop, and the files that configure its logging.
 
-``ServerProcess`` is the base of the ZooKeeper and the Kafka server. One thread at a time may use a server, which
-starts no thread. The child runs under ``launcher.py``, which ends it when this process exits, crashes or is killed.
+``ServerProcess`` is the base of the ZooKeeper and the Kafka server. One thread at a time may use a server, which starts
+no thread. Another program can take a chosen port before the server binds it. The choice makes that unlikely, and
+``ServerProcess`` tries again with another port. The child runs under ``launcher.py``, which ends it when this process
+exits, crashes or is killed.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import random
 import re
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,8 +28,54 @@ from typing import Literal, Self, TypedDict, Unpack
 from zkconsumer.devcluster import launcher
 from zkconsumer.devcluster.cluster_errors import ServerStartError, ServerStopError
 from zkconsumer.devcluster.jars import Progress
-from zkconsumer.devcluster.ports import free_port, is_free
 from zkconsumer.runtime.deadline import Deadline
+
+LOOPBACK = "127.0.0.1"
+_LOWEST = 20000
+_HIGHEST = 32768
+_TRIES = 200
+
+
+def _first_ephemeral_port() -> int:
+    """Return the first port of outgoing connections. Such a port could be taken when a server restarts on it."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _HIGHEST
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could bind the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def accepts(port: int, timeout: float = 1.0) -> bool:
+    """Return whether a program listens on the port. ``timeout`` is in seconds."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """Return a port that is free now, if possible outside the range of outgoing connections. Raises OSError."""
+    highest = min(_HIGHEST, _first_ephemeral_port())
+    if highest - _LOWEST >= 1000:
+        for _ in range(_TRIES):
+            port = random.randrange(_LOWEST, highest)
+            if is_free(port):
+                return port
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -236,10 +286,6 @@ class ServerProcess:
         """The file with the server's output."""
         return self.directory / "server.log"
 
-    def log_tail(self) -> str:
-        """Return the last lines of the log."""
-        return tail(self.log, _TAIL_LINES)
-
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
         """Start the server unless it runs, and return once it is ready.
 
@@ -260,7 +306,7 @@ class ServerProcess:
             if self._start_once(port, deadline):
                 self._port, self._port_is_fixed = port, True  # clients know it from now on
                 return self
-        raise ServerStartError(f"the {self.kind} did not start in {_PORT_TRIES} tries:\n{self.log_tail()}")
+        raise ServerStartError(f"the {self.kind} did not start in {_PORT_TRIES} tries:\n{tail(self.log)}")
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
         """Start the server on a port. Return False if the next try may do better."""
@@ -281,9 +327,9 @@ class ServerProcess:
                     if _SESSION_LOST.search(said):
                         self._ended()
                         return False
-                    raise ServerStartError(f"the {self.kind} ended while starting:\n{self.log_tail()}")
+                    raise ServerStartError(f"the {self.kind} ended while starting:\n{tail(self.log)}")
                 if deadline.expired:
-                    raise ServerStartError(f"the {self.kind} was not ready in time:\n{self.log_tail()}")
+                    raise ServerStartError(f"the {self.kind} was not ready in time:\n{tail(self.log)}")
                 sleep(deadline.bounded(_POLL_S))
         except BaseException:
             self.kill()

@@ -15,19 +15,11 @@ from pathlib import Path
 from time import sleep
 from typing import Self, Unpack
 
+from zkconsumer.devcluster import server_process
 from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
-from zkconsumer.devcluster.ports import LOOPBACK, free_port
-from zkconsumer.devcluster.server_process import (
-    START_TIMEOUT_S,
-    STOP_TIMEOUT_S,
-    ProcessOptions,
-    ServerProcess,
-    as_deadline,
-    log4j_options,
-    write_properties,
-)
+from zkconsumer.devcluster.server_process import LOOPBACK, ProcessOptions, ServerProcess, as_deadline
 from zkconsumer.runtime.deadline import Deadline
 
 DEFAULT_TICK_MS = 2000
@@ -103,7 +95,7 @@ class EmbeddedZooKeeper(ServerProcess):
             "4lw.commands.whitelist": "*",
             **self.properties,
         }
-        write_properties(directory / "zoo.cfg", settings)
+        server_process.write_properties(directory / "zoo.cfg", settings)
         return [
             str(java()),
             f"-Xmx{self._heap_mb}m",
@@ -113,7 +105,7 @@ class EmbeddedZooKeeper(ServerProcess):
             "-XX:-UsePerfData",
             "-Dzookeeper.forceSync=no",  # a power cut may lose data; a crash of the process does not
             "-Dzookeeper.preAllocSize=1024",  # kB; the default reserves 64 MB at the first write
-            *log4j_options(directory, {"org.apache.zookeeper.server.quorum.QuorumPeerConfig": "ERROR"}),
+            *server_process.log4j_options(directory, {"org.apache.zookeeper.server.quorum.QuorumPeerConfig": "ERROR"}),
             *self._java_options,
             *("-cp", os.pathsep.join(map(str, zookeeper_jars(self.version, self._progress)))),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -214,7 +206,7 @@ class ZooKeeperEnsemble:
         """The servers that follow the leader now."""
         return tuple(server for server in self.servers if server.mode == "follower")
 
-    def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
+    def start(self, deadline: Deadline | float = server_process.START_TIMEOUT_S) -> Self:
         """Start the servers that do not run, and return once all of them serve.
 
         Raises: ServerStartError with the tail of a log, JavaNotFoundError, MissingExtraError.
@@ -241,7 +233,7 @@ class ZooKeeperEnsemble:
             server.start(deadline)
         while not all(server.mode for server in self.servers):
             if deadline.expired:
-                tails = "\n".join(server.log_tail() for server in self.servers)
+                tails = "\n".join(server_process.tail(server.log) for server in self.servers)
                 raise ServerStartError(f"the ensemble was not ready in time:\n{tails}")
             sleep(deadline.bounded(_POLL_S))
 
@@ -257,7 +249,7 @@ class ZooKeeperEnsemble:
             for number in numbers
         )
 
-    def wait_for_leader(self, deadline: Deadline | float = START_TIMEOUT_S) -> EnsembleServer:
+    def wait_for_leader(self, deadline: Deadline | float = server_process.START_TIMEOUT_S) -> EnsembleServer:
         """Wait for the end of an election and return the leader. Raises: ServerStartError."""
         deadline = as_deadline(deadline)
         while (found := self._leader()) is None:
@@ -266,7 +258,7 @@ class ZooKeeperEnsemble:
             sleep(deadline.bounded(_POLL_S))
         return found
 
-    def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
+    def close(self, deadline: Deadline | float = server_process.STOP_TIMEOUT_S) -> None:
         """Stop every server and remove its data. May be called again; ``start`` makes a new ensemble."""
         deadline = as_deadline(deadline)
         with contextlib.ExitStack() as last:  # a failed step does not prevent the others
@@ -284,7 +276,7 @@ class ZooKeeperEnsemble:
 def _distinct_ports() -> Iterator[int]:
     given: set[int] = set()
     while True:
-        port = free_port()
+        port = server_process.free_port()
         if port not in given:
             given.add(port)
             yield port

@@ -155,6 +155,21 @@ class Field:
     many: bool = False
 
 
+def many(name: str, *fields: Field) -> Field:
+    """Return the field of an array of structures, in all versions."""
+    return Field(name, fields, many=True)
+
+
+def by_topic(topic: Field, *fields: Field) -> Field:
+    """Return the field of an array of topics, each with an array of partitions of these fields."""
+    return many("topics", topic, many("partitions", *fields))
+
+
+def throttle_time(since: int) -> Field:
+    """Return the field that every response has from a version on."""
+    return Field("throttle_time_ms", INT32, since, default=0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiSchema:
     """A request and its response, in versions ``lowest`` to ``highest``; those from ``flexible`` on are compact."""

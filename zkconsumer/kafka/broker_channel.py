@@ -106,6 +106,8 @@ class BrokerChannel:
         # the id of a bootstrap server is not known
         who = f"broker {endpoint.broker_id}" if endpoint.broker_id >= 0 else "the broker"
         self.connection = Connection(who, endpoint.host, endpoint.port, receive_buffer)
+        self.name = self.connection.name
+        """The broker and its address, for errors."""
         self._versions: Versions | None = None
         self.login_until = Deadline(None)
         self.buffer = bytearray(_BUFFER)
@@ -115,12 +117,7 @@ class BrokerChannel:
         self._early: dict[int, FetchResponse] = {}
 
     def __repr__(self) -> str:
-        return f"<BrokerChannel {self.connection.name}>"
-
-    @property
-    def name(self) -> str:
-        """The broker and its address, for errors."""
-        return self.connection.name
+        return f"<BrokerChannel {self.name}>"
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -274,12 +271,12 @@ class BrokerChannel:
                 break
             self._early[expected.correlation_id] = answer
         if answer.error:
-            raise error_codes.error(answer.error, f"{self.connection.name}, Fetch")
+            raise error_codes.error(answer.error, f"{self.name}, Fetch")
         return answer
 
     def _check_outstanding(self, correlation_id: int) -> None:
         if self._versions is None:
-            raise BrokerUnavailableError(f"{self.connection.name}: not connected")
+            raise BrokerUnavailableError(f"{self.name}: not connected")
         if correlation_id not in [expected.correlation_id for expected in self._expected]:
             raise ValueError(f"no fetch {correlation_id} is outstanding")
 
@@ -300,7 +297,7 @@ class BrokerChannel:
                 if expected.correlation_id == correlation_id:
                     begun = memoryview(self.buffer)[_HEAD_SIZE : _HEAD_SIZE + have]
                     payload = receive_bounded(begun, size, self.buffer, self._receiver(deadline))
-                    return requests.decode(request, payload, self.connection.name)
+                    return requests.decode(request, payload, self.name)
                 self._early[expected.correlation_id] = self._fetched(expected, size, have, deadline)
         except BaseException:
             self._forget()
@@ -360,7 +357,7 @@ class BrokerChannel:
         headers and timestamps without notice. Silence counts as an error, since a newer broker may hang. 0.9 is silent
         too, but its node in ZooKeeper tells, so it is not asked.
         """
-        name = self.connection.name
+        name = self.name
         for last in (False, True):
             try:
                 answer = self.exchange(requests.api_versions_request(), deadline)
@@ -387,7 +384,7 @@ class BrokerChannel:
 
     def _version(self, api: ApiSchema) -> int:
         if self._versions is None:
-            raise BrokerUnavailableError(f"{self.connection.name}: not connected")
+            raise BrokerUnavailableError(f"{self.name}: not connected")
         return self._versions[api]
 
     def _next(self, deadline: Deadline) -> int:
@@ -421,7 +418,7 @@ class BrokerChannel:
         reader = ResponseReader(
             self.buffer, size, lambda rest: self.connection.receive(rest, deadline, self._timeout), view
         )
-        return read(reader, expected.version, self.connection.name, expected.most_partitions)
+        return read(reader, expected.version, self.name, expected.most_partitions)
 
     def _enlarge_buffer(self, wanted: int, have: int) -> None:
         """Make room for ``wanted`` bytes, as far as that is allowed; ``have`` bytes are there.

@@ -7,7 +7,20 @@ hot path.
 
 from __future__ import annotations
 
-from zkconsumer.kafka.api_schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, ApiSchema, Field
+from zkconsumer.kafka.api_schema import (
+    BOOL,
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    ApiSchema,
+    Field,
+    by_topic,
+    many,
+    throttle_time,
+)
 
 _ERROR = Field("error_code", INT16)
 _PARTITION = Field("partition_index", INT32)
@@ -16,59 +29,39 @@ _NAME = Field("name", STRING)
 _REPLICA = Field("replica_id", INT32)
 
 
-def _throttle(since: int) -> Field:
-    return Field("throttle_time_ms", INT32, since, default=0)
-
-
 FETCH = ApiSchema(
     *(1, "Fetch", 0, 11, 12),
     request=(
         *(_REPLICA, Field("max_wait_ms", INT32), Field("min_bytes", INT32), Field("max_bytes", INT32, 3)),
         *(Field("isolation_level", INT8, 4), Field("session_id", INT32, 7), Field("session_epoch", INT32, 7)),
-        Field(
-            "topics",
-            (
-                _TOPIC,
-                Field(
-                    "partitions",
-                    (
-                        *(Field("partition", INT32), Field("current_leader_epoch", INT32, 9, default=-1)),
-                        *(Field("fetch_offset", INT64), Field("log_start_offset", INT64, 5, default=-1)),
-                        Field("partition_max_bytes", INT32),
-                    ),
-                    many=True,
-                ),
-            ),
-            many=True,
+        by_topic(
+            _TOPIC,
+            *(Field("partition", INT32), Field("current_leader_epoch", INT32, 9, default=-1)),
+            *(Field("fetch_offset", INT64), Field("log_start_offset", INT64, 5, default=-1)),
+            Field("partition_max_bytes", INT32),
         ),
         Field("forgotten_topics_data", (_TOPIC, Field("partitions", INT32, many=True)), 7, default=(), many=True),
         Field("rack_id", STRING, 11, default=""),
     ),
     response=(
-        *(_throttle(1), Field("error_code", INT16, 7, default=0), Field("session_id", INT32, 7, default=0)),
-        Field(
+        *(throttle_time(1), Field("error_code", INT16, 7, default=0), Field("session_id", INT32, 7, default=0)),
+        many(
             "responses",
-            (
-                _TOPIC,
+            _TOPIC,
+            many(
+                "partitions",
+                *(_PARTITION, _ERROR, Field("high_watermark", INT64)),
+                *(Field("last_stable_offset", INT64, 4, default=-1), Field("log_start_offset", INT64, 5)),
                 Field(
-                    "partitions",
-                    (
-                        *(_PARTITION, _ERROR, Field("high_watermark", INT64)),
-                        *(Field("last_stable_offset", INT64, 4, default=-1), Field("log_start_offset", INT64, 5)),
-                        Field(
-                            "aborted_transactions",
-                            (Field("producer_id", INT64), Field("first_offset", INT64)),
-                            4,
-                            default=None,
-                            many=True,
-                        ),
-                        Field("preferred_read_replica", INT32, 11, default=-1),
-                        Field("records", BYTES),
-                    ),
+                    "aborted_transactions",
+                    (Field("producer_id", INT64), Field("first_offset", INT64)),
+                    4,
+                    default=None,
                     many=True,
                 ),
+                Field("preferred_read_replica", INT32, 11, default=-1),
+                Field("records", BYTES),
             ),
-            many=True,
         ),
     ),
 )
@@ -77,69 +70,39 @@ LIST_OFFSETS = ApiSchema(
     *(2, "ListOffsets", 0, 3, 6),
     request=(
         *(_REPLICA, Field("isolation_level", INT8, 2, default=0)),
-        Field(
-            "topics",
-            (
-                _NAME,
-                Field(
-                    "partitions",
-                    # version 0 answers with a list, of which one entry is enough
-                    (_PARTITION, Field("timestamp", INT64), Field("max_num_offsets", INT32, 0, 0, default=1)),
-                    many=True,
-                ),
-            ),
-            many=True,
-        ),
+        # version 0 answers with a list, of which one entry is enough
+        by_topic(_NAME, _PARTITION, Field("timestamp", INT64), Field("max_num_offsets", INT32, 0, 0, default=1)),
     ),
     response=(
-        _throttle(2),
-        Field(
-            "topics",
-            (
-                _NAME,
-                Field(
-                    "partitions",
-                    (
-                        *(_PARTITION, _ERROR, Field("old_style_offsets", INT64, 0, 0, many=True)),
-                        *(Field("timestamp", INT64, 1), Field("offset", INT64, 1)),
-                    ),
-                    many=True,
-                ),
-            ),
-            many=True,
+        throttle_time(2),
+        by_topic(
+            _NAME,
+            *(_PARTITION, _ERROR, Field("old_style_offsets", INT64, 0, 0, many=True)),
+            *(Field("timestamp", INT64, 1), Field("offset", INT64, 1)),
         ),
     ),
 )
 
 METADATA = ApiSchema(
     *(3, "Metadata", 0, 5, 9),
-    request=(Field("topics", (_NAME,), many=True), Field("allow_auto_topic_creation", BOOL, 4, default=False)),
+    request=(many("topics", _NAME), Field("allow_auto_topic_creation", BOOL, 4, default=False)),
     response=(
-        _throttle(3),
-        Field(
+        throttle_time(3),
+        many(
             "brokers",
-            (
-                *(Field("node_id", INT32), Field("host", STRING), Field("port", INT32)),
-                Field("rack", STRING, 1, default=None),
-            ),
-            many=True,
+            *(Field("node_id", INT32), Field("host", STRING), Field("port", INT32)),
+            Field("rack", STRING, 1, default=None),
         ),
         *(Field("cluster_id", STRING, 2, default=None), Field("controller_id", INT32, 1, default=-1)),
-        Field(
+        many(
             "topics",
-            (
-                *(_ERROR, _NAME, Field("is_internal", BOOL, 1, default=False)),
-                Field(
-                    "partitions",
-                    (
-                        *(_ERROR, _PARTITION, Field("leader_id", INT32)),
-                        *(Field("replica_nodes", INT32, many=True), Field("isr_nodes", INT32, many=True)),
-                        Field("offline_replicas", INT32, 5, default=(), many=True),
-                    ),
-                    many=True,
-                ),
+            *(_ERROR, _NAME, Field("is_internal", BOOL, 1, default=False)),
+            many(
+                "partitions",
+                *(_ERROR, _PARTITION, Field("leader_id", INT32)),
+                *(Field("replica_nodes", INT32, many=True), Field("isr_nodes", INT32, many=True)),
+                Field("offline_replicas", INT32, 5, default=(), many=True),
             ),
-            many=True,
         ),
     ),
 )
@@ -149,9 +112,7 @@ API_VERSIONS = ApiSchema(
     request=(),
     response=(
         _ERROR,
-        Field(
-            "api_keys", (Field("api_key", INT16), Field("min_version", INT16), Field("max_version", INT16)), many=True
-        ),
+        many("api_keys", Field("api_key", INT16), Field("min_version", INT16), Field("max_version", INT16)),
     ),
 )
 
@@ -174,35 +135,16 @@ OFFSET_FOR_LEADER_EPOCH = ApiSchema(
     *(23, "OffsetForLeaderEpoch", 0, 3, 4),
     request=(
         Field("replica_id", INT32, 3),
-        Field(
-            "topics",
-            (
-                _TOPIC,
-                Field(
-                    "partitions",
-                    (Field("partition", INT32), Field("current_leader_epoch", INT32, 2), Field("leader_epoch", INT32)),
-                    many=True,
-                ),
-            ),
-            many=True,
+        by_topic(
+            _TOPIC, Field("partition", INT32), Field("current_leader_epoch", INT32, 2), Field("leader_epoch", INT32)
         ),
     ),
     response=(
-        _throttle(2),
-        Field(
-            "topics",
-            (
-                _TOPIC,
-                Field(
-                    "partitions",
-                    (
-                        *(_ERROR, Field("partition", INT32), Field("leader_epoch", INT32, 1, default=-1)),
-                        Field("end_offset", INT64),
-                    ),
-                    many=True,
-                ),
-            ),
-            many=True,
+        throttle_time(2),
+        by_topic(
+            _TOPIC,
+            *(_ERROR, Field("partition", INT32), Field("leader_epoch", INT32, 1, default=-1)),
+            Field("end_offset", INT64),
         ),
     ),
 )
@@ -210,41 +152,32 @@ OFFSET_FOR_LEADER_EPOCH = ApiSchema(
 DESCRIBE_CONFIGS = ApiSchema(
     *(32, "DescribeConfigs", 0, 1, 4),
     request=(
-        Field(
+        many(
             "resources",
-            (
-                *(Field("resource_type", INT8), Field("resource_name", STRING)),
-                Field("configuration_keys", STRING, many=True),
-            ),
-            many=True,
+            *(Field("resource_type", INT8), Field("resource_name", STRING)),
+            Field("configuration_keys", STRING, many=True),
         ),
         Field("include_synonyms", BOOL, 1, default=False),
     ),
     response=(
-        _throttle(0),
-        Field(
+        throttle_time(0),
+        many(
             "results",
-            (
-                *(_ERROR, Field("error_message", STRING, default=None)),
-                *(Field("resource_type", INT8), Field("resource_name", STRING)),
+            *(_ERROR, Field("error_message", STRING, default=None)),
+            *(Field("resource_type", INT8), Field("resource_name", STRING)),
+            many(
+                "configs",
+                *(_NAME, Field("value", STRING, default=None), Field("read_only", BOOL)),
+                *(Field("is_default", BOOL, 0, 0), Field("config_source", INT8, 1, default=-1)),
+                Field("is_sensitive", BOOL),
                 Field(
-                    "configs",
-                    (
-                        *(_NAME, Field("value", STRING, default=None), Field("read_only", BOOL)),
-                        *(Field("is_default", BOOL, 0, 0), Field("config_source", INT8, 1, default=-1)),
-                        Field("is_sensitive", BOOL),
-                        Field(
-                            "synonyms",
-                            (_NAME, Field("value", STRING, default=None), Field("source", INT8)),
-                            1,
-                            default=(),
-                            many=True,
-                        ),
-                    ),
+                    "synonyms",
+                    (_NAME, Field("value", STRING, default=None), Field("source", INT8)),
+                    1,
+                    default=(),
                     many=True,
                 ),
             ),
-            many=True,
         ),
     ),
 )

@@ -212,8 +212,7 @@ def channel_security(config: SecurityConfig) -> Security | None:
     if not config.uses_tls and not config.uses_sasl:
         return None
     return _ChannelSecurity(
-        _context(config) if config.uses_tls else None,
-        SaslLogin(config) if config.uses_sasl else None,
+        _context(config) if config.uses_tls else None, SaslLogin(config) if config.uses_sasl else None
     )
 
 

@@ -17,7 +17,6 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -28,6 +27,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.kafka.group_schemas import OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition

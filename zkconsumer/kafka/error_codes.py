@@ -1,15 +1,20 @@
-"""The error codes of broker responses: their names, and whether asking again later may help. Pure.
+"""The error codes of broker responses: names, whether asking again may help, and what a group member does. Pure.
 
 Codes and names are those of the Kafka protocol guide. Newer brokers renamed a few (6 was NOT_LEADER_FOR_PARTITION), but
 the numbers never change. The table lists only codes in responses to a consumer.
+
+The actions mirror the branches of ``AbstractCoordinator`` and ``ConsumerCoordinator`` in the Java consumer 3.9. A code
+without an action is raised: an unknown error is never retried in silence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from typing import Final
 
 from zkconsumer import errors as classes
-from zkconsumer.errors import BrokerResponseError
+from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
@@ -75,30 +80,11 @@ _NAMES: Final[dict[int, str]] = {code: key for key, code in list(globals().items
 
 _RETRIABLE: Final = frozenset(
     {
-        CORRUPT_MESSAGE,
-        UNKNOWN_TOPIC_OR_PARTITION,
-        LEADER_NOT_AVAILABLE,
-        NOT_LEADER_OR_FOLLOWER,
-        REQUEST_TIMED_OUT,
-        BROKER_NOT_AVAILABLE,
-        REPLICA_NOT_AVAILABLE,
-        13,
-        COORDINATOR_LOAD_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE,
-        NOT_COORDINATOR,
-        REBALANCE_IN_PROGRESS,
-        41,
-        KAFKA_STORAGE_ERROR,
-        FETCH_SESSION_ID_NOT_FOUND,
-        INVALID_FETCH_SESSION_EPOCH,
-        LISTENER_NOT_FOUND,
-        FENCED_LEADER_EPOCH,
-        UNKNOWN_LEADER_EPOCH,
-        77,
-        OFFSET_NOT_AVAILABLE,
-        UNSTABLE_OFFSET_COMMIT,
-        89,
-        100,
+        *(CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER),
+        *(REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE, REPLICA_NOT_AVAILABLE, 13, 41, 77, 89, 100),
+        *(COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, REBALANCE_IN_PROGRESS),
+        *(KAFKA_STORAGE_ERROR, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, LISTENER_NOT_FOUND),
+        *(FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE, UNSTABLE_OFFSET_COMMIT),
     }
 )
 
@@ -140,3 +126,49 @@ def error(code: int, asked: str) -> BrokerResponseError:
     Arguments: ``asked`` names the broker and the request.
     """
     return _CLASSES.get(code, BrokerResponseError)(code, name(code), asked)
+
+
+class ErrorAction(Enum):
+    """The member's answer to an error of its group coordinator."""
+
+    RETRY = "wait, and send the request to the same coordinator again"
+    FIND_COORDINATOR = "wait, and find the coordinator again"
+    REJOIN = "join again under the same member id; owned partitions stay ours"
+    REJOIN_WITH_GIVEN_ID = "join again at once, under the member id in the answer"
+    REJOIN_WITHOUT_PARTITIONS = "owned partitions are lost; join again under the same member id"
+    REJOIN_AS_NEW_MEMBER = "owned partitions are lost; join again without a member id"
+    RAISE = "tell the user; no retry can help"
+
+
+ACTIONS_BY_CODE: Final[Mapping[int, ErrorAction]] = {
+    COORDINATOR_LOAD_IN_PROGRESS: ErrorAction.RETRY,
+    UNSTABLE_OFFSET_COMMIT: ErrorAction.RETRY,  # a transaction on the offsets has not ended
+    REQUEST_TIMED_OUT: ErrorAction.RETRY,  # an offset was not replicated in time
+    UNKNOWN_TOPIC_OR_PARTITION: ErrorAction.RETRY,  # a topic was just created
+    89: ErrorAction.RETRY,  # THROTTLING_QUOTA_EXCEEDED
+    COORDINATOR_NOT_AVAILABLE: ErrorAction.FIND_COORDINATOR,
+    NOT_COORDINATOR: ErrorAction.FIND_COORDINATOR,
+    LEADER_NOT_AVAILABLE: ErrorAction.FIND_COORDINATOR,  # of the offsets topic, as the next two
+    NOT_LEADER_OR_FOLLOWER: ErrorAction.FIND_COORDINATOR,
+    13: ErrorAction.FIND_COORDINATOR,  # NETWORK_EXCEPTION
+    KAFKA_STORAGE_ERROR: ErrorAction.FIND_COORDINATOR,
+    REBALANCE_IN_PROGRESS: ErrorAction.REJOIN,
+    MEMBER_ID_REQUIRED: ErrorAction.REJOIN_WITH_GIVEN_ID,
+    ILLEGAL_GENERATION: ErrorAction.REJOIN_WITHOUT_PARTITIONS,
+    UNKNOWN_MEMBER_ID: ErrorAction.REJOIN_AS_NEW_MEMBER,
+    FENCED_INSTANCE_ID: ErrorAction.RAISE,
+    INCONSISTENT_GROUP_PROTOCOL: ErrorAction.RAISE,
+    INVALID_GROUP_ID: ErrorAction.RAISE,
+    INVALID_SESSION_TIMEOUT: ErrorAction.RAISE,
+    TOPIC_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    GROUP_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    GROUP_MAX_SIZE_REACHED: ErrorAction.RAISE,
+}
+"""Actions by the code of a whole response, or of one partition of a commit."""
+
+
+def action_for(error: Exception) -> ErrorAction:
+    """Return the action for an error. A failed connection means that another broker may be the coordinator now."""
+    if isinstance(error, BrokerResponseError):
+        return ACTIONS_BY_CODE.get(error.code, ErrorAction.RAISE)
+    return ErrorAction.FIND_COORDINATOR if isinstance(error, BrokerUnavailableError) else ErrorAction.RAISE

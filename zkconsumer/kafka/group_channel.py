@@ -17,37 +17,11 @@ from typing import Any, Final
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, JoinedMember
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka import group_schemas as schemas
 from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema, Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
-from zkconsumer.kafka.group_schemas import (
-    CONSUMER_GROUP_DESCRIBE,
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    FIND_COORDINATOR,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    LIST_GROUPS,
-    OF_0_8,
-    OF_0_9,
-    OFFSET_COMMIT,
-    OFFSET_DELETE,
-    OFFSET_FETCH,
-    OFFSET_MESSAGES,
-    SYNC_GROUP,
-    TOOL_MESSAGES,
-    AssignedGroup,
-    AssignedMember,
-    DescribedMember,
-    GroupDescription,
-    Joined,
-    ListedGroup,
-    Membership,
-    OffsetAndMetadata,
-    Versions,
-    negotiated_versions,
-)
+from zkconsumer.kafka.group_schemas import DescribedMember, GroupDescription, Joined, Membership, OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -55,15 +29,9 @@ __all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Mem
 
 _OF_THE_GROUP: Final = frozenset(
     {
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-        error_codes.NOT_COORDINATOR,
-        error_codes.ILLEGAL_GENERATION,
-        error_codes.INVALID_GROUP_ID,
-        error_codes.UNKNOWN_MEMBER_ID,
-        error_codes.REBALANCE_IN_PROGRESS,
-        error_codes.GROUP_AUTHORIZATION_FAILED,
-        error_codes.FENCED_INSTANCE_ID,
+        *(error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR),
+        *(error_codes.ILLEGAL_GENERATION, error_codes.INVALID_GROUP_ID, error_codes.UNKNOWN_MEMBER_ID),
+        *(error_codes.REBALANCE_IN_PROGRESS, error_codes.GROUP_AUTHORIZATION_FAILED, error_codes.FENCED_INSTANCE_ID),
     }
 )
 """Codes that concern the whole group, never one partition."""
@@ -89,7 +57,7 @@ class GroupChannel:
     def __init__(self, channel: BrokerChannel, *, offsets_only: bool = False) -> None:
         self._channel = channel
         self._offsets_only = offsets_only
-        self._versions: Versions = {}
+        self._versions: schemas.Versions = {}
 
     @property
     def endpoint(self) -> Endpoint:
@@ -107,11 +75,11 @@ class GroupChannel:
         if generation < _LEAST_GENERATION and not self._offsets_only:
             raise BrokerError(f"{name} is older than 0.9, it coordinates no groups of consumers")
         self._channel.connect(deadline)
-        self._versions = OF_0_9 if generation >= _LEAST_GENERATION else OF_0_8
+        self._versions = schemas.OF_0_9 if generation >= _LEAST_GENERATION else schemas.OF_0_8
         if generation >= requests.ASK_FROM_GENERATION:
             answer = self._channel.exchange(requests.api_versions_request(), deadline)
-            wanted = OFFSET_MESSAGES if self._offsets_only else TOOL_MESSAGES
-            self._versions = negotiated_versions(requests.api_ranges(answer, name), name, wanted)
+            wanted = schemas.OFFSET_MESSAGES if self._offsets_only else schemas.TOOL_MESSAGES
+            self._versions = schemas.negotiated_versions(requests.api_ranges(answer, name), name, wanted)
 
     def close(self) -> None:
         """Close for good; from any thread, without waiting."""
@@ -123,7 +91,7 @@ class GroupChannel:
         The first such request makes a cluster create its topic of offsets. Until the topic exists, brokers answer
         COORDINATOR_NOT_AVAILABLE.
         """
-        answer = self._ask(FIND_COORDINATOR, {"key": group}, deadline)
+        answer = self._ask(schemas.FIND_COORDINATOR, {"key": group}, deadline)
         self._check(answer["error_code"], f"who coordinates group {group!r}")
         address = answer["node_id"], answer["host"] or "", answer["port"]
         return Endpoint(*address, protocol=self.endpoint.protocol)
@@ -151,7 +119,7 @@ class GroupChannel:
             "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
             "reason": reason or None,
         }
-        answer = self._ask(JOIN_GROUP, values, deadline, _UNTIL_DEADLINE)
+        answer = self._ask(schemas.JOIN_GROUP, values, deadline, _UNTIL_DEADLINE)
         try:
             self._check(answer["error_code"], f"joining group {who.group!r}")
         except MemberIdRequiredError as required:
@@ -184,13 +152,13 @@ class GroupChannel:
                 {"member_id": member, "assignment": assignment} for member, assignment in (assignments or {}).items()
             ],
         }
-        answer = self._ask(SYNC_GROUP, values, deadline, _UNTIL_DEADLINE)
+        answer = self._ask(schemas.SYNC_GROUP, values, deadline, _UNTIL_DEADLINE)
         self._check(answer["error_code"], f"the assignment of group {who.group!r}")
         return bytes(answer["assignment"] or b"")
 
     def heartbeat(self, who: Membership, deadline: Deadline) -> None:
         """Send a heartbeat. Raises RebalanceInProgressError if the group rebalances."""
-        answer = self._ask(HEARTBEAT, self._values(who), deadline)
+        answer = self._ask(schemas.HEARTBEAT, self._values(who), deadline)
         self._check(answer["error_code"], f"a heartbeat in group {who.group!r}")
 
     def leave(self, who: Membership, deadline: Deadline, *, reason: str = "") -> None:
@@ -201,7 +169,7 @@ class GroupChannel:
         """
         one = {"member_id": who.member_id, "group_instance_id": who.instance_id, "reason": reason or None}
         values = {"group_id": who.group, "member_id": who.member_id, "members": [one]}
-        answer = self._ask(LEAVE_GROUP, values, deadline)
+        answer = self._ask(schemas.LEAVE_GROUP, values, deadline)
         for code in (answer["error_code"], *(one["error_code"] for one in answer.get("members") or ())):
             self._check(code, f"leaving group {who.group!r}")
 
@@ -215,7 +183,7 @@ class GroupChannel:
         nothing is written then.
         """
         topics = _by_topic("partitions", {tp: _committed(tp, offset) for tp, offset in offsets.items()})
-        codes = _codes(self._ask(OFFSET_COMMIT, {**self._values(who), "topics": topics}, deadline))
+        codes = _codes(self._ask(schemas.OFFSET_COMMIT, {**self._values(who), "topics": topics}, deadline))
         self._check_complete(offsets, codes, "OffsetCommit")
         for code in codes.values():
             if code in _OF_THE_GROUP:
@@ -231,11 +199,11 @@ class GroupChannel:
         transaction may still change it (brokers from 2.5 on).
         """
         wanted = None if partitions is None else list(partitions)
-        if wanted is None and self._versions.get(OFFSET_FETCH, 0) < 2:
+        if wanted is None and self._versions.get(schemas.OFFSET_FETCH, 0) < 2:
             raise BrokerError(f"{self._channel.name} cannot tell all offsets of a group: it is older than 0.10.2")
         topics = None if wanted is None else _by_topic("partition_indexes", {tp: tp.partition for tp in wanted})
         values = {"group_id": group, "topics": topics, "require_stable": True}
-        answer = self._ask(OFFSET_FETCH, values, deadline)
+        answer = self._ask(schemas.OFFSET_FETCH, values, deadline)
         self._check(answer.get("error_code", error_codes.NONE), f"offsets of group {group!r}")
         found = {
             TopicPartition(topic["name"], one["partition_index"]): OffsetAndMetadata(
@@ -257,7 +225,7 @@ class GroupChannel:
     def describe(self, groups: Iterable[str], deadline: Deadline) -> Mapping[str, GroupDescription]:
         """Return groups as this broker, their coordinator, sees them. Raises the error of any of them."""
         wanted = list(groups)
-        answer = self._ask(DESCRIBE_GROUPS, {"groups": wanted}, deadline)
+        answer = self._ask(schemas.DESCRIBE_GROUPS, {"groups": wanted}, deadline)
         found: dict[str, GroupDescription] = {}
         for one in answer["groups"] or ():
             self._check(one["error_code"], f"describing group {one['group_id']!r}")
@@ -271,29 +239,29 @@ class GroupChannel:
             raise BrokerError(f"{self._channel.name}: its answer to DescribeGroups says nothing of {missing!r}")
         return found
 
-    def describe_assigned(self, group: str, deadline: Deadline) -> AssignedGroup | None:
+    def describe_assigned(self, group: str, deadline: Deadline) -> schemas.AssignedGroup | None:
         """Return a group of KIP-848's protocol; None if there is none of this name, or the broker has no such groups.
 
         Raises: BrokerError.
         """
-        if CONSUMER_GROUP_DESCRIBE not in self._versions:
+        if schemas.CONSUMER_GROUP_DESCRIBE not in self._versions:
             return None
-        answer = self._ask(CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, deadline)
+        answer = self._ask(schemas.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, deadline)
         for one in answer["groups"] or ():
             if one["group_id"] == group:
                 if one["error_code"] in _NO_SUCH_GROUP:
                     return None
                 self._check(one["error_code"], f"describing group {group!r}")
                 members = tuple(map(_assigned, one["members"] or ()))
-                return AssignedGroup(one["group_state"] or "", one["assignor_name"] or "", members)
+                return schemas.AssignedGroup(one["group_state"] or "", one["assignor_name"] or "", members)
         raise BrokerError(f"{self._channel.name}: its answer to ConsumerGroupDescribe says nothing of {group!r}")
 
-    def list_groups(self, deadline: Deadline) -> Sequence[ListedGroup]:
+    def list_groups(self, deadline: Deadline) -> Sequence[schemas.ListedGroup]:
         """Return the groups that this broker coordinates. Raises an error while it loads some of them."""
-        answer = self._ask(LIST_GROUPS, {}, deadline)
+        answer = self._ask(schemas.LIST_GROUPS, {}, deadline)
         self._check(answer["error_code"], "listing its groups")
         return [
-            ListedGroup(one["group_id"] or "", one["protocol_type"] or "", one.get("group_state") or "")
+            schemas.ListedGroup(one["group_id"] or "", one["protocol_type"] or "", one.get("group_state") or "")
             for one in answer["groups"] or ()
         ]
 
@@ -303,7 +271,7 @@ class GroupChannel:
         """Delete offsets of a group (brokers from 2.4 on). Returns the error code of each partition."""
         wanted = list(partitions)
         topics = _by_topic("partitions", {tp: {"partition_index": tp.partition} for tp in wanted})
-        answer = self._ask(OFFSET_DELETE, {"group_id": group, "topics": topics}, deadline)
+        answer = self._ask(schemas.OFFSET_DELETE, {"group_id": group, "topics": topics}, deadline)
         self._check(answer["error_code"], f"deleting offsets of group {group!r}")
         codes = _codes(answer)
         self._check_complete(wanted, codes, "OffsetDelete")
@@ -311,7 +279,7 @@ class GroupChannel:
 
     def delete_group(self, group: str, deadline: Deadline) -> None:
         """Delete a group without members, and its offsets (brokers from 1.1 on)."""
-        answer = self._ask(DELETE_GROUPS, {"groups_names": [group]}, deadline)
+        answer = self._ask(schemas.DELETE_GROUPS, {"groups_names": [group]}, deadline)
         for one in answer["results"] or ():
             self._check(one["error_code"], f"deleting group {one['group_id']!r}")
 
@@ -381,9 +349,9 @@ def _described(one: Values) -> DescribedMember:
     )
 
 
-def _assigned(one: Values) -> AssignedMember:
+def _assigned(one: Values) -> schemas.AssignedMember:
     owned = one["assignment"]["topic_partitions"] or ()
-    return AssignedMember(
+    return schemas.AssignedMember(
         one["member_id"] or "",
         one["instance_id"],
         one["client_id"] or "",

@@ -12,17 +12,26 @@ from typing import Final, NamedTuple
 from zkconsumer.core.consumer_protocol import JoinedMember
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.api_schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, ApiSchema, Field
+from zkconsumer.kafka.api_schema import (
+    BOOL,
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    ApiSchema,
+    Field,
+    by_topic,
+    many,
+    throttle_time,
+)
 from zkconsumer.model import TopicPartition
 
 _ERROR = Field("error_code", INT16)
 _GROUP = Field("group_id", STRING)
 _MEMBER = Field("member_id", STRING)
 _GENERATION = Field("generation_id", INT32)
-
-
-def _throttle(since: int) -> Field:
-    return Field("throttle_time_ms", INT32, since, default=0)
 
 
 def _instance(since: int) -> Field:
@@ -33,7 +42,7 @@ FIND_COORDINATOR = ApiSchema(
     *(10, "FindCoordinator", 0, 3, 3),
     request=(Field("key", STRING), Field("key_type", INT8, 1, default=0)),
     response=(
-        _throttle(1),
+        throttle_time(1),
         _ERROR,
         Field("error_message", STRING, 1, default=None),
         Field("node_id", INT32),
@@ -51,11 +60,11 @@ JOIN_GROUP = ApiSchema(
         _MEMBER,
         _instance(5),
         Field("protocol_type", STRING),
-        Field("protocols", (Field("name", STRING), Field("metadata", BYTES)), many=True),
+        many("protocols", Field("name", STRING), Field("metadata", BYTES)),
         Field("reason", STRING, 8, default=None),
     ),
     response=(
-        _throttle(2),
+        throttle_time(2),
         _ERROR,
         _GENERATION,
         Field("protocol_type", STRING, 7, default=None),
@@ -63,7 +72,7 @@ JOIN_GROUP = ApiSchema(
         Field("leader", STRING),
         Field("skip_assignment", BOOL, 9, default=False),
         _MEMBER,
-        Field("members", (_MEMBER, _instance(5), Field("metadata", BYTES)), many=True),
+        many("members", _MEMBER, _instance(5), Field("metadata", BYTES)),
     ),
 )
 
@@ -76,10 +85,10 @@ SYNC_GROUP = ApiSchema(
         _instance(3),
         Field("protocol_type", STRING, 5, default=None),
         Field("protocol_name", STRING, 5, default=None),
-        Field("assignments", (_MEMBER, Field("assignment", BYTES)), many=True),
+        many("assignments", _MEMBER, Field("assignment", BYTES)),
     ),
     response=(
-        _throttle(1),
+        throttle_time(1),
         _ERROR,
         Field("protocol_type", STRING, 5, default=None),
         Field("protocol_name", STRING, 5, default=None),
@@ -88,7 +97,9 @@ SYNC_GROUP = ApiSchema(
 )
 
 HEARTBEAT = ApiSchema(
-    *(12, "Heartbeat", 0, 4, 4), request=(_GROUP, _GENERATION, _MEMBER, _instance(3)), response=(_throttle(1), _ERROR)
+    *(12, "Heartbeat", 0, 4, 4),
+    request=(_GROUP, _GENERATION, _MEMBER, _instance(3)),
+    response=(throttle_time(1), _ERROR),
 )
 
 LEAVE_GROUP = ApiSchema(
@@ -98,7 +109,7 @@ LEAVE_GROUP = ApiSchema(
         Field("member_id", STRING, until=2),
         Field("members", (_MEMBER, _instance(3), Field("reason", STRING, 5, default=None)), 3, many=True),
     ),
-    response=(_throttle(1), _ERROR, Field("members", (_MEMBER, _instance(3), _ERROR), 3, many=True)),
+    response=(throttle_time(1), _ERROR, Field("members", (_MEMBER, _instance(3), _ERROR), 3, many=True)),
 )
 
 _PARTITION = Field("partition_index", INT32)
@@ -112,57 +123,34 @@ OFFSET_COMMIT = ApiSchema(
         Field("member_id", STRING, 1, default=""),
         _instance(7),
         Field("retention_time_ms", INT64, 2, 4, default=-1),
-        Field(
-            "topics",
-            (
-                _TOPIC,
-                Field(
-                    "partitions",
-                    (
-                        _PARTITION,
-                        Field("committed_offset", INT64),
-                        Field("committed_leader_epoch", INT32, 6, default=-1),
-                        Field("commit_timestamp", INT64, 1, 1, default=-1),
-                        Field("committed_metadata", STRING, default=""),
-                    ),
-                    many=True,
-                ),
-            ),
-            many=True,
+        by_topic(
+            _TOPIC,
+            _PARTITION,
+            Field("committed_offset", INT64),
+            Field("committed_leader_epoch", INT32, 6, default=-1),
+            Field("commit_timestamp", INT64, 1, 1, default=-1),
+            Field("committed_metadata", STRING, default=""),
         ),
     ),
-    response=(
-        _throttle(3),
-        Field("topics", (_TOPIC, Field("partitions", (_PARTITION, _ERROR), many=True)), many=True),
-    ),
+    response=(throttle_time(3), by_topic(_TOPIC, _PARTITION, _ERROR)),
 )
 
 OFFSET_FETCH = ApiSchema(
     *(9, "OffsetFetch", 0, 7, 6),
     request=(
         _GROUP,
-        Field("topics", (_TOPIC, Field("partition_indexes", INT32, many=True)), many=True),
+        many("topics", _TOPIC, Field("partition_indexes", INT32, many=True)),
         Field("require_stable", BOOL, 7, default=False),
     ),
     response=(
-        _throttle(3),
-        Field(
-            "topics",
-            (
-                _TOPIC,
-                Field(
-                    "partitions",
-                    (
-                        _PARTITION,
-                        Field("committed_offset", INT64),
-                        Field("committed_leader_epoch", INT32, 5, default=-1),
-                        Field("metadata", STRING, default=""),
-                        _ERROR,
-                    ),
-                    many=True,
-                ),
-            ),
-            many=True,
+        throttle_time(3),
+        by_topic(
+            _TOPIC,
+            _PARTITION,
+            Field("committed_offset", INT64),
+            Field("committed_leader_epoch", INT32, 5, default=-1),
+            Field("metadata", STRING, default=""),
+            _ERROR,
         ),
         Field("error_code", INT16, 2, default=0),
     ),
@@ -172,30 +160,24 @@ DESCRIBE_GROUPS = ApiSchema(
     *(15, "DescribeGroups", 0, 5, 5),
     request=(Field("groups", STRING, many=True), Field("include_authorized_operations", BOOL, 3, default=False)),
     response=(
-        _throttle(1),
-        Field(
+        throttle_time(1),
+        many(
             "groups",
-            (
-                _ERROR,
-                _GROUP,
-                Field("group_state", STRING),
-                Field("protocol_type", STRING),
-                Field("protocol_data", STRING),
-                Field(
-                    "members",
-                    (
-                        _MEMBER,
-                        _instance(4),
-                        Field("client_id", STRING),
-                        Field("client_host", STRING),
-                        Field("member_metadata", BYTES),
-                        Field("member_assignment", BYTES),
-                    ),
-                    many=True,
-                ),
-                Field("authorized_operations", INT32, 3, default=-(2**31)),
+            _ERROR,
+            _GROUP,
+            Field("group_state", STRING),
+            Field("protocol_type", STRING),
+            Field("protocol_data", STRING),
+            many(
+                "members",
+                _MEMBER,
+                _instance(4),
+                Field("client_id", STRING),
+                Field("client_host", STRING),
+                Field("member_metadata", BYTES),
+                Field("member_assignment", BYTES),
             ),
-            many=True,
+            Field("authorized_operations", INT32, 3, default=-(2**31)),
         ),
     ),
 )
@@ -204,28 +186,22 @@ LIST_GROUPS = ApiSchema(
     *(16, "ListGroups", 0, 4, 3),
     request=(Field("states_filter", STRING, 4, default=(), many=True),),
     response=(
-        _throttle(1),
+        throttle_time(1),
         _ERROR,
-        Field(
-            "groups", (_GROUP, Field("protocol_type", STRING), Field("group_state", STRING, 4, default="")), many=True
-        ),
+        many("groups", _GROUP, Field("protocol_type", STRING), Field("group_state", STRING, 4, default="")),
     ),
 )
 
 DELETE_GROUPS = ApiSchema(
     *(42, "DeleteGroups", 0, 2, 2),
     request=(Field("groups_names", STRING, many=True),),
-    response=(_throttle(0), Field("results", (_GROUP, _ERROR), many=True)),
+    response=(throttle_time(0), many("results", _GROUP, _ERROR)),
 )
 
 OFFSET_DELETE = ApiSchema(
     *(47, "OffsetDelete", 0, 0, 1),
-    request=(_GROUP, Field("topics", (_TOPIC, Field("partitions", (_PARTITION,), many=True)), many=True)),
-    response=(
-        _ERROR,
-        _throttle(0),
-        Field("topics", (_TOPIC, Field("partitions", (_PARTITION, _ERROR), many=True)), many=True),
-    ),
+    request=(_GROUP, by_topic(_TOPIC, _PARTITION)),
+    response=(_ERROR, throttle_time(0), by_topic(_TOPIC, _PARTITION, _ERROR)),
 )
 
 _OWNED = (
@@ -243,26 +219,20 @@ CONSUMER_GROUP_DESCRIBE = ApiSchema(
     *(69, "ConsumerGroupDescribe", 0, 0, 0),
     request=(Field("group_ids", STRING, many=True), Field("include_authorized_operations", BOOL, default=False)),
     response=(
-        _throttle(0),
-        Field(
+        throttle_time(0),
+        many(
             "groups",
-            (
-                *(_ERROR, Field("error_message", STRING), _GROUP, Field("group_state", STRING)),
-                *(Field("group_epoch", INT32), Field("assignment_epoch", INT32), Field("assignor_name", STRING)),
-                Field(
-                    "members",
-                    (
-                        *(_MEMBER, Field("instance_id", STRING), Field("rack_id", STRING)),
-                        *(Field("member_epoch", INT32), Field("client_id", STRING), Field("client_host", STRING)),
-                        Field("subscribed_topic_names", STRING, many=True),
-                        Field("subscribed_topic_regex", STRING),
-                        *(Field("assignment", _OWNED), Field("target_assignment", _OWNED)),
-                    ),
-                    many=True,
-                ),
-                Field("authorized_operations", INT32),
+            *(_ERROR, Field("error_message", STRING), _GROUP, Field("group_state", STRING)),
+            *(Field("group_epoch", INT32), Field("assignment_epoch", INT32), Field("assignor_name", STRING)),
+            many(
+                "members",
+                *(_MEMBER, Field("instance_id", STRING), Field("rack_id", STRING)),
+                *(Field("member_epoch", INT32), Field("client_id", STRING), Field("client_host", STRING)),
+                Field("subscribed_topic_names", STRING, many=True),
+                Field("subscribed_topic_regex", STRING),
+                *(Field("assignment", _OWNED), Field("target_assignment", _OWNED)),
             ),
-            many=True,
+            Field("authorized_operations", INT32),
         ),
     ),
 )

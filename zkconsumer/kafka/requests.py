@@ -20,29 +20,20 @@ from typing import Any, NamedTuple
 
 from zkconsumer.core.leader_epochs import EpochEnd
 from zkconsumer.errors import BrokerError
+from zkconsumer.kafka import broker_schemas as schemas
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema, Values
-from zkconsumer.kafka.broker_schemas import (
-    API_VERSIONS,
-    DESCRIBE_CONFIGS,
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_FOR_LEADER_EPOCH,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-)
 from zkconsumer.model import TopicPartition
 
-NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
-LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+NEGOTIATED = (schemas.FETCH, schemas.LIST_OFFSETS, schemas.METADATA)
+LOGIN = (schemas.SASL_HANDSHAKE, schemas.SASL_AUTHENTICATE)
 """Requests that only a login needs, so that a broker may lack them (0.10 and 0.11 do not know the second)."""
-OPTIONAL = (*LOGIN, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS)
+OPTIONAL = (*LOGIN, schemas.OFFSET_FOR_LEADER_EPOCH, schemas.DESCRIBE_CONFIGS)
 
 Versions = Mapping[ApiSchema, int]
 """The version of each request on one connection."""
 
-_BASE: Versions = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, API_VERSIONS: 0}
+_BASE: Versions = {schemas.FETCH: 0, schemas.LIST_OFFSETS: 0, schemas.METADATA: 0, schemas.API_VERSIONS: 0}
 CAPPED_FETCH = 3
 """From this version of a fetch on, brokers keep a whole response to the limit, but for one larger batch (KIP-74)."""
 ASK_FROM_GENERATION = 3
@@ -108,7 +99,7 @@ def base_versions(generation: int) -> Versions:
 
     A newer broker that refuses to be asked gets version 0 of everything.
     """
-    return {**_BASE, FETCH: 1} if generation == 2 else _BASE
+    return {**_BASE, schemas.FETCH: 1} if generation == 2 else _BASE
 
 
 def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:
@@ -117,7 +108,7 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
     Arguments: the broker's ``ranges`` by the request's number; ``who`` is the broker. Raises: BrokerError if there is
     none.
     """
-    chosen: dict[ApiSchema, int] = {API_VERSIONS: 0}
+    chosen: dict[ApiSchema, int] = {schemas.API_VERSIONS: 0}
     for api in (*NEGOTIATED, *OPTIONAL):
         low, high = ranges.get(api.key, (0, -1))
         best = min(high, api.highest)
@@ -134,7 +125,7 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
 
 def api_versions_request() -> ApiRequest:
     """Return the request for the broker's versions."""
-    return ApiRequest(API_VERSIONS, 0, {})
+    return ApiRequest(schemas.API_VERSIONS, 0, {})
 
 
 def metadata_request(version: int, topics: Sequence[str] | None) -> ApiRequest:
@@ -145,7 +136,7 @@ def metadata_request(version: int, topics: Sequence[str] | None) -> ApiRequest:
     if version == 0:
         topics = topics or ()
     names = None if topics is None else [{"name": topic} for topic in topics]
-    return ApiRequest(METADATA, version, {"topics": names})
+    return ApiRequest(schemas.METADATA, version, {"topics": names})
 
 
 def list_offsets_request(
@@ -161,7 +152,7 @@ def list_offsets_request(
     ]
     who = _TOOL if written else _CONSUMER
     values = {"replica_id": who, "isolation_level": isolation_level, "topics": topics}
-    return ApiRequest(LIST_OFFSETS, version, values)
+    return ApiRequest(schemas.LIST_OFFSETS, version, values)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, Iterable[TopicPartition]]]:
@@ -177,17 +168,17 @@ def topic_configs_request(version: int, topics: Sequence[str], names: Sequence[s
     resources = [
         {"resource_type": _TOPIC_CONFIG, "resource_name": topic, "configuration_keys": names} for topic in topics
     ]
-    return ApiRequest(DESCRIBE_CONFIGS, version, {"resources": resources})
+    return ApiRequest(schemas.DESCRIBE_CONFIGS, version, {"resources": resources})
 
 
 def mechanism_request(version: int, mechanism: str) -> ApiRequest:
     """Return the request for a login by a mechanism of SASL."""
-    return ApiRequest(SASL_HANDSHAKE, version, {"mechanism": mechanism})
+    return ApiRequest(schemas.SASL_HANDSHAKE, version, {"mechanism": mechanism})
 
 
 def token_request(version: int, token: bytes) -> ApiRequest:
     """Return the request with the next token of a login."""
-    return ApiRequest(SASL_AUTHENTICATE, version, {"auth_bytes": token})
+    return ApiRequest(schemas.SASL_AUTHENTICATE, version, {"auth_bytes": token})
 
 
 _ANY = -1  # no leader epoch is expected
@@ -208,7 +199,7 @@ def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> Ap
         }
         for topic, run in _by_topic(sorted(epochs))
     ]
-    return ApiRequest(OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
+    return ApiRequest(schemas.OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
 
 
 # -- small responses
@@ -327,7 +318,7 @@ def encode_fetch(version: int, request: FetchRequest, correlation_id: int, clien
         body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
     if version >= 11:
         body += _NO_RACK
-    return _HEADER(_HEADER_SIZE + len(body), FETCH.key, version, correlation_id, len(client_id)) + body
+    return _HEADER(_HEADER_SIZE + len(body), schemas.FETCH.key, version, correlation_id, len(client_id)) + body
 
 
 def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
@@ -336,7 +327,7 @@ def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes)
     topic, partition, offset, size = positions[0]
     name = topic.encode()
     pack, length = _one_layout(len(client_id), len(name))
-    head = (length, FETCH.key, _NEWEST, correlation_id, len(client_id), client_id)
+    head = (length, schemas.FETCH.key, _NEWEST, correlation_id, len(client_id), client_id)
     limits = (_CONSUMER, min(round(seconds * 1000), _INT32_MAX), least, min(most, _INT32_MAX), level, session, epoch)
     return pack(*head, *limits, 1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size, 0, 0)
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.finished_note import (
     FinishedNote,
     decode_note,
@@ -33,6 +32,7 @@ from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
+from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import NO_POINTERS

@@ -3,14 +3,9 @@
 The same name becomes the same random name in all snapshots of one call. The new names have the order of the old ones by
 Java's ``String.compareTo``. So every strategy that sorts names assigns the same partitions to the same members.
 
-``roundrobin`` sorts partitions by Java's hash of their text, ``topic-0`` since 1.0 and ``[topic,0]`` before. So a
-search finds names of topics that keep this order too; a problem says if it finds none. Partition numbers with the same
-count of digits have neighbouring hashes. So it is enough to look at the first and the last number of each count, and a
-search among random names finds some for a dozen topics.
-
-The order of ``consistent-hash`` is not kept. Nor is the order of threads kept for two
-consumer ids of which one is the other with ``-`` and a number behind it. A replacement keeps nothing of the name, not
-even the length, and no table is kept.
+The orders of ``roundrobin`` and ``consistent-hash``, which sort hashes, are not kept; a problem says so of groups that
+may use ``roundrobin``. Nor is the order of threads kept for two consumer ids of which one is the other with ``-`` and a
+number behind it. A replacement keeps nothing of the name, not even the length, and no table is kept.
 
 These stay: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
 names of strategies, Kafka's own topics, and figures of ZooKeeper's servers. Texts of problems are dropped.
@@ -18,14 +13,11 @@ names of strategies, Kafka's own topics, and figures of ZooKeeper's servers. Tex
 
 from __future__ import annotations
 
-import itertools
 import re
-from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random, SystemRandom
 
-from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
@@ -41,104 +33,8 @@ from zkconsumer.operations.group_snapshot import (
     PlanNode,
     PointersNode,
     Problem,
-    ZooKeeperServer,
 )
-
-TRIES = 200_000
-"""The most names that are tried for all topics together: some seconds."""
-TRIES_EACH = 500
-"""The most names that are tried for one topic before all are named anew."""
-
-
-def _new_text(topic: str) -> tuple[int, str]:
-    return java_hash(f"{topic}-"), ""
-
-
-def _old_text(topic: str) -> tuple[int, str]:
-    return java_hash(f"[{topic},"), "]"
-
-
-TEXTS: tuple[Callable[[str], tuple[int, str]], ...] = (_new_text, _old_text)
-
-
-def named_in_hash_order(
-    partitions: Mapping[str, Iterable[int]],
-    candidate: Callable[[str], str],
-    texts: Sequence[Callable[[str], tuple[int, str]]] = TEXTS,
-) -> dict[str, str] | None:
-    """Return a new name for each topic, or None if the tries do not suffice.
-
-    Arguments: ``partitions`` has the numbers of each topic; ``candidate`` makes another random name for a topic.
-    """
-    ends = {topic: _ends(numbers) for topic, numbers in partitions.items()}
-    left = TRIES
-    while left > 0:
-        names, tried = _try(ends, candidate, [_Order(text, ends) for text in texts], min(left, TRIES_EACH))
-        left -= tried
-        if len(names) == len(ends):
-            return names
-    return None
-
-
-def _try(
-    ends: Mapping[str, tuple[int, ...]], candidate: Callable[[str], str], orders: Sequence[_Order], most: int
-) -> tuple[dict[str, str], int]:
-    """Name the topics in order until a topic needs too many tries. Return the names and the number of tries."""
-    names: dict[str, str] = {}
-    tried = 0
-    for topic in ends:
-        for _ in range(most):
-            tried += 1
-            name = candidate(topic)
-            if all(order.fits(topic, name) for order in orders):
-                for order in orders:
-                    order.add(topic, name)
-                names[topic] = name
-                break
-        else:
-            break  # an earlier name leaves it too little room
-    return names, tried
-
-
-def _ends(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return the first and the last number of each count of digits."""
-    by_digits: dict[int, list[int]] = {}
-    for number in sorted(numbers):
-        by_digits.setdefault(len(str(number)), []).append(number)
-    return tuple(sorted({end for same in by_digits.values() for end in (same[0], same[-1])}))
-
-
-class _Order:
-    """The order of partitions by the hash of one text: with all old names, and with the new names so far."""
-
-    def __init__(self, text: Callable[[str], tuple[int, str]], ends: Mapping[str, tuple[int, ...]]) -> None:
-        self._text = text
-        self._ends = ends
-        old = sorted((value, tp) for topic in ends for value, tp in self._hashes(topic, topic))
-        self._rank = {tp: at for at, (_, tp) in enumerate(old)}
-        self._placed: list[tuple[int, int]] = []
-
-    def _hashes(self, topic: str, name: str) -> list[tuple[int, TopicPartition]]:
-        prefix, end = self._text(name)
-        return [(java_hash(f"{n}{end}", prefix), TopicPartition(topic, n)) for n in self._ends[topic]]
-
-    def fits(self, topic: str, name: str) -> bool:
-        """Return whether this name keeps the order among all topics so far."""
-        mine = sorted((value, self._rank[tp]) for value, tp in self._hashes(topic, name))
-        if any(a[1] > b[1] or a[0] == b[0] for a, b in itertools.pairwise(mine)):
-            return False
-        for value, rank in mine:
-            at = bisect(self._placed, (value, -1))
-            if at and self._placed[at - 1][1] > rank:
-                return False
-            if at < len(self._placed) and (self._placed[at][1] < rank or self._placed[at][0] == value):
-                return False
-        return True
-
-    def add(self, topic: str, name: str) -> None:
-        """Give a topic its name."""
-        self._placed = sorted([*self._placed, *((value, self._rank[tp]) for value, tp in self._hashes(topic, name))])
-
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 HIDDEN = "(hidden)"
 """Stands for a text that may hold names."""
@@ -148,8 +44,6 @@ _KEPT = frozenset({"strategy", "plan", "zkconsumer", "scala.compat.version", "co
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 _PREFIXES = ("T-", "__topic-", "t-")
 """Of topics before, between and after :data:`_INTERNAL`."""
-MOST_HASHED = 40
-"""The most topics for which names in the order of ``roundrobin`` are searched."""
 _UNKEPT = "the random names of the topics do not keep its order: it would assign otherwise"
 _THREAD = re.compile(r"(?P<consumer>.*)(?P<number>-[0-9]{1,9})", re.DOTALL)
 _STARTED = re.compile(r"(?P<host>.+)-(?P<ms>[0-9]{13})-[0-9a-f]{8}", re.DOTALL)
@@ -223,33 +117,7 @@ class _Names:
         for at, prefix in enumerate(_PREFIXES):
             part = [name for name in names.difference(_INTERNAL) if sum(one < utf16_key(name) for one in kept) == at]
             found |= _rising(part, prefix, self._random)
-        numbers = self._partition_numbers(names.difference(_INTERNAL))
-        hashed = self._in_hash_order(found, numbers)
-        self.keeps_hash_order = hashed is not None
-        return found | (hashed or {})
-
-    def _partition_numbers(self, names: set[str]) -> dict[str, set[int]]:
-        """Return the partitions of the topics that exist, or did when a member owned them."""
-        numbers: dict[str, set[int]] = {}
-        for one in self._snapshots:
-            owned = [(tp.topic, (tp.partition,)) for tp in one.owners]
-            for topic, found in (*((topic, node.partitions) for topic, node in one.topics.items()), *owned):
-                if topic in names and found:
-                    numbers.setdefault(topic, set()).update(found)
-        return numbers
-
-    def _in_hash_order(self, found: Mapping[str, str], numbers: Mapping[str, set[int]]) -> dict[str, str] | None:
-        """Return names with further random letters, so that ``roundrobin`` assigns as before; None if there are none.
-
-        The order of the old text, that of releases before 1.0, is kept where both can be.
-        """
-        if len(numbers) > MOST_HASHED:
-            return None
-
-        def candidate(topic: str) -> str:
-            return found[topic] + _digits(self._random.randrange(_PLACES))
-
-        return named_in_hash_order(numbers, candidate) or named_in_hash_order(numbers, candidate, TEXTS[:1])
+        return found
 
     def _consumer_ids(self, group: str) -> set[str]:
         return {
@@ -346,7 +214,7 @@ class _Names:
             acls={self._path(path): self._rights(text) for path, text in one.acls.items()},
             problems=(
                 *(Problem(self._what(problem.what), HIDDEN) for problem in one.problems),
-                *(() if self.keeps_hash_order else (Problem("roundrobin", _UNKEPT),)),
+                *((Problem("roundrobin", _UNKEPT),) if _may_use_roundrobin(one) else ()),
             ),
         )
 
@@ -452,6 +320,12 @@ class _Names:
             scheme, _, name = who.partition(":")
             entries.append(entry if who == "world:anyone" else f"{scheme}:{self._other(name)}{equals}{rights}")
         return ", ".join(entries)
+
+
+def _may_use_roundrobin(snapshot: GroupSnapshot) -> bool:
+    """Return whether a member advertises ``roundrobin``, or no strategy, as Scala members do."""
+    known = [node.registration for node in snapshot.members.values() if node.registration is not None]
+    return any(one.extra.get("strategy", "roundrobin") == "roundrobin" for one in known)
 
 
 def _hidden(problem: str) -> str:

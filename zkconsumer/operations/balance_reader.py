@@ -23,13 +23,14 @@ from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     AckNode,
     FailingMessage,
+    GroupSnapshot,
     LoanNode,
     NodeStat,
     NoteSummary,
     PointedMessage,
     PointersNode,
+    node_stat,
 )
-from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
@@ -86,14 +87,7 @@ def pointers_node(data: bytes, stat: NodeStat) -> PointersNode:
 
 
 def _pointed(one: Pointer) -> PointedMessage:
-    return PointedMessage(
-        one.offset,
-        one.kind is PointerKind.DEAD,
-        one.attempts,
-        one.due_ms,
-        one.first_ms,
-        one.reason,
-    )
+    return PointedMessage(one.offset, one.kind is PointerKind.DEAD, one.attempts, one.due_ms, one.first_ms, one.reason)
 
 
 def loan_node(data: bytes, stat: NodeStat, answer: bytes | None, report: NodeStat | None) -> LoanNode:
@@ -136,7 +130,7 @@ class BalanceReader:
         self,
         each: Callable[[Iterable[Wanted]], Iterator[Reading]],
         names: Callable[[Reading], list[str]],
-        draft: SnapshotDraft,
+        draft: GroupSnapshot,
         deadline: Deadline,
     ) -> None:
         self._each = each
@@ -175,10 +169,7 @@ class BalanceReader:
         for one in self._each([Wanted(NodePart.CHILDREN, path) for path in parents]):
             found += [f"{one.wanted.path}/{name}" for name in self._names(one)]
         if len(found) > self._room:
-            self._draft.problem(
-                found[self._room],
-                f"not read: the group has more than {MOST_NODES} such nodes",
-            )
+            self._draft.problem(found[self._room], f"not read: the group has more than {MOST_NODES} such nodes")
             del found[self._room :]
         self._room -= len(found)
         return found
@@ -198,7 +189,7 @@ class BalanceReader:
         return "not decoded: no time was left" if self._deadline.expired else ""
 
     def _take_ack(self, one: Reading) -> None:
-        tp = _partition(one.wanted.path)
+        tp = partition_at(one.wanted.path)
         if one.node is None:
             if one.forbidden:
                 self._draft.acks[tp] = AckNode(None, None, FORBIDDEN_NODE)
@@ -207,7 +198,7 @@ class BalanceReader:
         self._draft.acks[tp] = AckNode(None, stat, refusal) if refusal else ack_node(one.node.data, stat)
 
     def _take_pointers(self, one: Reading) -> None:
-        tp = _partition(one.wanted.path)
+        tp = partition_at(one.wanted.path)
         if one.node is None:
             if one.forbidden:
                 self._draft.pointers[tp] = PointersNode(None, None, (), None, problem=FORBIDDEN_NODE)
@@ -219,7 +210,7 @@ class BalanceReader:
 
     def _take_loan(self, loan: Reading, report: Reading) -> None:
         parent, _, borrower = loan.wanted.path.rpartition("/")
-        loans = self._draft.loans.setdefault(_partition(parent), {})
+        loans = self._draft.loans.setdefault(partition_at(parent), {})
         if loan.node is None:
             if loan.forbidden:
                 loans[ConsumerId(borrower)] = LoanNode(None, None, None, None, problem=FORBIDDEN_NODE)
@@ -233,6 +224,7 @@ class BalanceReader:
             loans[ConsumerId(borrower)] = loan_node(loan.node.data, stat, answer, reported)
 
 
-def _partition(path: str) -> TopicPartition:
+def partition_at(path: str) -> TopicPartition:
+    """Return the partition that the last two elements of a path name."""
     _, topic, number = path.rsplit("/", 2)
     return TopicPartition(topic, int(number))

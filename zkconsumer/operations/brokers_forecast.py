@@ -10,24 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import MemberPartitions, SubscribedMember, SubscribedMembers, sticky
-from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.forecast_values import (
-    Change,
-    Forecast,
-    ForecastError,
-    Join,
-    Kill,
-    Leave,
-    MorePartitions,
-    Pause,
-    StrategyOutcome,
-    find_member,
-    grown,
-    moved_partitions,
-    moves_between,
+from zkconsumer.assignors.java_consumer_assignors import (
+    MemberPartitions,
+    SubscribedMember,
+    SubscribedMembers,
+    range_assignment,
+    roundrobin_assignment,
+    sticky,
 )
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.operations import forecast_values
+from zkconsumer.operations.forecast_values import Change, Forecast, ForecastError, Join, Kill, Leave, Pause
 from zkconsumer.operations.group_snapshot import BrokersGroup
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.strategy_inference import Strategy
@@ -66,7 +59,7 @@ def brokers_forecast(analysis: GroupAnalysis, group: BrokersGroup, changes: Sequ
         raise ForecastError(f"the strategy {scene.strategy!r} cannot be computed from here; --strategy may be {known}")
     before = dict(analysis.owners)
     after = _assigned(scene.strategy, scene)
-    moves = moves_between(before, after)
+    moves = forecast_values.moves_between(before, after)
     return Forecast(
         group=analysis.snapshot.group,
         before=before,
@@ -96,12 +89,12 @@ def _changed(scene: _BrokersScene, change: Change) -> _BrokersScene:
     if isinstance(change, Join):
         return _with_members(scene, change)
     if isinstance(change, Leave | Kill):
-        gone = find_member(change.member, {ConsumerId(member) for member in scene.members})
+        gone = forecast_values.find_member(change.member, {ConsumerId(member) for member in scene.members})
         left = {member: one for member, one in scene.members.items() if member != gone}
         killed = (*scene.killed, gone) if isinstance(change, Kill) else scene.killed
         return replace(scene, members=left, killed=killed, joined=tuple(one for one in scene.joined if one != gone))
-    if isinstance(change, MorePartitions):
-        return replace(scene, partitions=grown(scene.partitions, change))
+    if isinstance(change, forecast_values.MorePartitions):
+        return replace(scene, partitions=forecast_values.grown(scene.partitions, change))
     return replace(scene, strategy=change.name)
 
 
@@ -124,18 +117,20 @@ def _assigned(name: str, scene: _BrokersScene) -> Assignment:
     return {tp: ThreadId(member) for member, partitions in given.items() for tp in partitions}
 
 
-def _outcome(name: str, start: _BrokersScene, scene: _BrokersScene, current: Assignment) -> StrategyOutcome:
+def _outcome(
+    name: str, start: _BrokersScene, scene: _BrokersScene, current: Assignment
+) -> forecast_values.StrategyOutcome:
     old = _assigned(name, start)
     had = {member: [tp for tp, owner in old.items() if owner == member] for member in scene.members}
     members = {member: replace(one, owned=had[member], generation=1) for member, one in scene.members.items()}
     new = _assigned(name, replace(scene, members=members))
     sizes = Counter(new.values())
     counts = [sizes[ThreadId(member)] for member in scene.members]
-    return StrategyOutcome(
+    return forecast_values.StrategyOutcome(
         strategy=name,
         in_effect=name == scene.strategy,
-        moves=len(moved_partitions(old, new)),
-        switch=len(moved_partitions(current, _assigned(name, scene))),
+        moves=len(forecast_values.moved_partitions(old, new)),
+        switch=len(forecast_values.moved_partitions(current, _assigned(name, scene))),
         least=min(counts, default=0),
         most=max(counts, default=0),
         idle=sum(count == 0 for count in counts),

@@ -39,11 +39,12 @@ from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
     BrokersMember,
+    GroupSnapshot,
     KafkaOffset,
     LogState,
     TopicNode,
+    wanted_topics,
 )
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.runtime.deadline import Deadline
 
 AT_ONCE = 8
@@ -90,7 +91,7 @@ class BrokersReader:
             {f"broker {endpoint.broker_id}": str(error) for endpoint, error in failed.items()},
         )
 
-    def read(self, draft: SnapshotDraft, *, offsets_topic: bool | None, times: bool) -> None:
+    def read(self, draft: GroupSnapshot, *, offsets_topic: bool | None, times: bool) -> None:
         """Read everything, and note failed requests as problems. Raises BrokerError if no broker answers.
 
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
@@ -100,7 +101,7 @@ class BrokersReader:
             draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
         else:
             self._read_group(draft)
-        seen = self._cluster(draft.wanted_topics())
+        seen = self._cluster(wanted_topics(draft))
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._client.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
@@ -109,7 +110,7 @@ class BrokersReader:
 
     # ---- the group
 
-    def _read_group(self, draft: SnapshotDraft) -> None:
+    def _read_group(self, draft: GroupSnapshot) -> None:
         group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
         endpoints = list(self._endpoints.values())
         coordinator = self._client.group_client(group, lambda _: endpoints, offsets_only=not self._coordinating)
@@ -156,17 +157,17 @@ class BrokersReader:
     def _cluster(self, topics: Collection[str] | None) -> ClusterSeen:
         return self._client.describe(topics, self._deadline, self._endpoints.values())
 
-    def _take_topics(self, draft: SnapshotDraft, seen: ClusterSeen) -> None:
+    def _take_topics(self, draft: GroupSnapshot, seen: ClusterSeen) -> None:
         numbers: dict[str, list[int]] = {}
         for tp in seen.partitions:
             numbers.setdefault(tp.topic, []).append(tp.partition)
-        for topic in draft.wanted_topics() - draft.topics.keys():
+        for topic in wanted_topics(draft) - draft.topics.keys():
             if topic in numbers:
                 draft.topics[topic] = TopicNode(tuple(sorted(numbers[topic])))
             elif seen.errors.get(topic, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC:
                 draft.problem(f"topic {topic!a}", f"the brokers answer {error_codes.name(seen.errors[topic])}")
 
-    def _read_logs(self, draft: SnapshotDraft, seen: ClusterSeen, *, times: bool) -> None:
+    def _read_logs(self, draft: GroupSnapshot, seen: ClusterSeen, *, times: bool) -> None:
         by_leader: dict[Endpoint, list[TopicPartition]] = {}
         for topic, node in draft.topics.items():
             for number in node.partitions:
@@ -181,7 +182,8 @@ class BrokersReader:
             draft.logs[tp] = LogState(leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem)
             if one.leader is not None and one.leader in self._endpoints:
                 by_leader.setdefault(self._endpoints[one.leader], []).append(tp)
-        committed = draft.committed() if times else {}
+        offsets = {tp: draft.committed(tp) for tp in draft.partitions()} if times else {}
+        committed = {tp: offset for tp, offset in offsets.items() if offset is not None}
 
         def ask(endpoint: Endpoint) -> None:
             with closing(self._client.channels.connected(endpoint, self._deadline)) as channel:
@@ -196,7 +198,7 @@ class BrokersReader:
 
     def _ask_leader(
         self,
-        draft: SnapshotDraft,
+        draft: GroupSnapshot,
         channel: BrokerChannel,
         partitions: Sequence[TopicPartition],
         committed: Mapping[TopicPartition, int],

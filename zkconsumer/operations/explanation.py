@@ -22,7 +22,6 @@ from zkconsumer.operations.strategy_reasons import brokers_arithmetic, number_ru
 LISTED = 20
 """The threads, and the loans, that a text lists."""
 STANDING_STILL = "standing-still"
-_OF_THE_TOPIC = ("threads", "partitions")
 
 __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
 
@@ -45,15 +44,21 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedTopic:
+    """The threads of a topic, in the order of the strategies, and the numbers of its partitions."""
+
+    threads: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """One partition, explained.
 
     ``should`` is the thread that should own it, ``owner`` the one that does (in brokers' groups member ids), and
-    ``since`` when its node was made, in milliseconds since 1970. ``settled`` is whether all is as it should be.
-    ``owner_unknown`` is whether the owner could not be read.
-    ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
-    in the order of the strategies) and ``partitions`` (the numbers of the topic). ``loans`` say which members handle
-    slots of the partition without owning it. ``verdict`` is the judgement on the partition.
+    ``since`` when its node was made, in milliseconds since 1970. ``owner_unknown`` is whether the owner could not be
+    read. ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``topic``. ``loans`` say
+    which members handle slots of the partition without owning it. ``verdict`` is the judgement on the partition.
     """
 
     group: str
@@ -62,17 +67,20 @@ class Explanation:
     should: str | None
     owner: str | None
     since: int | None
-    settled: bool
     sentence: str
     why: tuple[str, ...]
     cause: Cause
     position: Position
     taken: int
-    threads: tuple[str, ...] = ()
-    partitions: tuple[int, ...] = ()
+    topic: ExplainedTopic = ExplainedTopic()
     owner_unknown: bool = False
     loans: tuple[str, ...] = ()
     verdict: PartitionVerdict = FINE
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is as it should be."""
+        return not self.cause.reason
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -90,8 +98,8 @@ class Explanation:
         rows = [
             ("should own it", self.should or "nobody, or unknown"),
             *(("", step) for step in self.why),
-            ("threads, in order", first_listed(self.threads)),
-            ("partitions", number_runs(self.partitions)),
+            ("threads, in order", first_listed(self.topic.threads)),
+            ("partitions", number_runs(self.topic.partitions)),
             ("owns it", (self.owner or ("unknown" if self.owner_unknown else "nobody")) + since),
             ("what is wrong" if self.should == self.owner else "they differ because", cause.reason),
             ("judged", self._judged()),
@@ -109,16 +117,15 @@ class Explanation:
         return f"{verdict.level}: {verdict.reason}" if verdict.reason not in ("", self.cause.reason) else ""
 
     def document(self) -> dict[str, object]:
-        """Return the explanation as values for JSON, without the topic's threads and partitions.
+        """Return the explanation as values for JSON, with the topic's name alone.
 
-        Those are the same for every partition of the topic, and a large group has thousands.
+        Threads and partitions are the same for every partition of the topic, and a large group has thousands.
         """
-        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _OF_THE_TOPIC}
-        number = self.partition.partition
         return {
-            **kept,
+            **{one.name: getattr(self, one.name) for one in fields(self)},
             "topic": self.partition.topic,
-            "partition": number,
+            "partition": self.partition.partition,
+            "settled": self.settled,
             "cause": asdict(self.cause),
             "verdict": {**asdict(self.verdict), "level": str(self.verdict.level)},
             "position": asdict(self.position),
@@ -146,14 +153,12 @@ def explain(
         should=should,
         owner=owner,
         since=node.stat.ctime if node is not None and node.stat is not None else None,
-        settled=not cause.reason,
         sentence=_sentence(analysis, partition, should, owner, cause),
         why=_why(analysis, partition),
         cause=cause,
         position=_position(analysis.snapshot, partition),
         taken=analysis.snapshot.taken,
-        threads=analysis.words.threads_of(partition.topic),
-        partitions=_numbers(analysis.snapshot, partition.topic),
+        topic=ExplainedTopic(analysis.words.threads_of(partition.topic), _numbers(analysis.snapshot, partition.topic)),
         owner_unknown=_owner_unknown(analysis, partition),
         loans=tuple(islice(_loans(analysis.snapshot, partition), LISTED)),
         verdict=verdict,
@@ -243,17 +248,13 @@ def _numbers(snapshot: GroupSnapshot, topic: str) -> tuple[int, ...]:
 
 
 def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
-    node, log = snapshot.offsets.get(partition), snapshot.logs.get(partition)
+    node = snapshot.offsets.get(partition)
     stat = node.stat if node is not None and node.offset is not None else None
-    lag = snapshot.lag(partition)
-    late = 0 if lag == 0 else None
-    if lag and log is not None and log.known_time is not None:
-        late = max(0, snapshot.taken - log.known_time)
     return Position(
         committed=snapshot.committed(partition),
         version=stat.version if stat else None,
         written=stat.mtime if stat else None,
-        lag=lag,
+        lag=snapshot.lag(partition),
         gone=snapshot.gone(partition),
-        lag_ms=late,
+        lag_ms=snapshot.lag_ms(partition),
     )

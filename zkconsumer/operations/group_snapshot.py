@@ -1,7 +1,8 @@
 """The group snapshot: a value with all that ZooKeeper and the brokers say about a group at one moment.
 
 Every reading command is a pure function of a snapshot, or of several ones in the order of their times. A part that
-could not be read is None or missing here, and ``problems`` says why. Pure; any thread.
+could not be read is None or missing here, and ``problems`` says why. Pure; any thread. The thread that reads a group
+fills the snapshot, one reader after the other. Nothing changes a snapshot after that.
 
 The original has no snapshots: its tools read and print node after node.
 """
@@ -14,7 +15,11 @@ from typing import Protocol
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import Node, ZooKeeperServer
 
+MOST_PROBLEMS = 1000
+"""The most problems that one snapshot lists."""
 FORBIDDEN_NODE = "ZooKeeper does not let us read it; check the node's ACL"
 """Why a node is a problem that ZooKeeper's rights keep from the reader."""
 
@@ -38,6 +43,14 @@ class NodeStat:
     ephemeral_owner: int = 0
     length: int = 0
     children: int = 0
+
+
+def node_stat(node: Node) -> NodeStat:
+    """Return a node's stat."""
+    return NodeStat(
+        *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, node.pzxid),
+        *(node.ephemeral_owner, node.length, node.children),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,24 +282,6 @@ class BrokersGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperServer:
-    """A server of the ensemble by its answers to four-letter commands. A value without an answer is None or empty.
-
-    ``sessions`` maps a session's id to (client address, negotiated timeout in milliseconds).
-    """
-
-    address: str
-    version: str = ""
-    mode: str = ""
-    tick_time: int | None = None
-    min_session_timeout: int | None = None
-    max_session_timeout: int | None = None
-    statistics: Mapping[str, str] = field(default_factory=dict)
-    sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PlanNode:
     """The plan of a group whose strategy needs one; empty where ``problem`` says why.
 
@@ -311,7 +306,7 @@ class Problem:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupSnapshot:
     """One group at one moment.
 
@@ -325,7 +320,7 @@ class GroupSnapshot:
     maps a path to its rights in words, where they could be read. ``other_nodes`` are further nodes of the group by
     path: those of broadcasting members, migrating members and bridges.
     In Kafka: ``kafka_offsets`` and ``brokers_group``, None if they were not asked for or are unknown.
-    Of the cluster: ``topics``, ``logs``, ``brokers``, ``servers``.
+    Of the cluster: ``topics``, ``logs``, ``brokers``, ``servers``. ``suppressed`` counts problems beyond the limit.
     """
 
     group: str
@@ -335,22 +330,34 @@ class GroupSnapshot:
     zxid: int = 0
     group_node: NodeStat | None = None
     ids_node: NodeStat | None = None
-    members: Mapping[ConsumerId, MemberNode] = field(default_factory=dict)
-    owners: Mapping[TopicPartition, OwnerNode] = field(default_factory=dict)
-    offsets: Mapping[TopicPartition, OffsetNode] = field(default_factory=dict)
-    kafka_offsets: Mapping[TopicPartition, KafkaOffset] | None = None
+    members: dict[ConsumerId, MemberNode] = field(default_factory=dict)
+    owners: dict[TopicPartition, OwnerNode] = field(default_factory=dict)
+    offsets: dict[TopicPartition, OffsetNode] = field(default_factory=dict)
+    kafka_offsets: dict[TopicPartition, KafkaOffset] | None = None
     brokers_group: BrokersGroup | None = None
-    topics: Mapping[str, TopicNode] = field(default_factory=dict)
-    logs: Mapping[TopicPartition, LogState] = field(default_factory=dict)
-    brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
+    topics: dict[str, TopicNode] = field(default_factory=dict)
+    logs: dict[TopicPartition, LogState] = field(default_factory=dict)
+    brokers: dict[int, BrokerNode] = field(default_factory=dict)
     servers: tuple[ZooKeeperServer, ...] = ()
-    other_nodes: Mapping[str, NodeStat | None] = field(default_factory=dict)
-    acls: Mapping[str, str] = field(default_factory=dict)
-    acks: Mapping[TopicPartition, AckNode] = field(default_factory=dict)
-    pointers: Mapping[TopicPartition, PointersNode] = field(default_factory=dict)
-    loans: Mapping[TopicPartition, Mapping[ConsumerId, LoanNode]] = field(default_factory=dict)
+    other_nodes: dict[str, NodeStat | None] = field(default_factory=dict)
+    acls: dict[str, str] = field(default_factory=dict)
+    acks: dict[TopicPartition, AckNode] = field(default_factory=dict)
+    pointers: dict[TopicPartition, PointersNode] = field(default_factory=dict)
+    loans: dict[TopicPartition, dict[ConsumerId, LoanNode]] = field(default_factory=dict)
     plan: PlanNode | None = None
     problems: tuple[Problem, ...] = ()
+    suppressed: int = 0
+
+    def path(self, *names: object) -> str:
+        """Return the path of a node of the group. Unchecked: a brokers' group may have a name that no node can have."""
+        return "/".join((paths.CONSUMERS, self.group, *map(str, names)))
+
+    def problem(self, what: str, why: object) -> None:
+        """Note something that could not be read."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems += (Problem(what, str(why)),)
+        else:
+            self.suppressed += 1
 
     @property
     def in_zookeeper(self) -> bool:
@@ -405,17 +412,20 @@ class GroupSnapshot:
         """
         return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))
 
+    def lag_ms(self, partition: TopicPartition) -> int | None:
+        """Return the age of the message at the committed offset in milliseconds, 0 without a lag, None if unknown."""
+        lag, log = self.lag(partition), self.logs.get(partition)
+        if not lag or log is None or log.known_time is None:
+            return lag if lag == 0 else None
+        return max(0, self.taken - log.known_time)
+
     def gone(self, partition: TopicPartition) -> int:
         """Return the messages from :meth:`committed` on that were deleted before they were read."""
         return gone_before(self.committed(partition), self.logs.get(partition))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""
-        found: set[TopicPartition] = {
-            *self.owners,
-            *self.offsets,
-            *(self.kafka_offsets or ()),
-        }
+        found = {*self.owners, *self.offsets, *(self.kafka_offsets or ())}
         if self.brokers_group is not None:
             found.update(tp for member in self.brokers_group.members for tp in member.assignment or ())
         return tuple(sorted(found))
@@ -427,6 +437,15 @@ class GroupSnapshot:
             for topic in sorted(set(topics))
             for number in (self.topics[topic].partitions if topic in self.topics else ())
         )
+
+
+def wanted_topics(snapshot: GroupSnapshot) -> set[str]:
+    """Return the topics of the group so far: subscribed to by name, owned, assigned, or with an offset."""
+    found = {tp.topic for tp in snapshot.partitions()}
+    for node in snapshot.members.values():
+        if node.registration is not None and not node.registration.is_wildcard:
+            found.update(node.registration.subscription)
+    return found.union(*(one.topics for one in snapshot.brokers_group.members) if snapshot.brokers_group else ())
 
 
 class SnapshotSource(Protocol):

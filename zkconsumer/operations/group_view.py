@@ -24,17 +24,6 @@ from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assig
 from zkconsumer.operations.strategy_reasons import StrategyWords
 from zkconsumer.zookeeper import paths
 
-__all__ = [
-    "GroupAnalysis",
-    "GroupState",
-    "MemberKind",
-    "StateOfGroup",
-    "Strategy",
-    "is_unread",
-    "member_host",
-    "member_kind",
-]
-
 SCALA_PATIENCE = 8.0
 """Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""
 OUR_PATIENCE = 60.0
@@ -109,7 +98,7 @@ def member_host(group: str, consumer: ConsumerId, node: MemberNode | None) -> st
 
 def is_unread(snapshot: GroupSnapshot, part: str) -> bool:
     """Return whether there may be nodes in this part of the group ("ids" or "owners") that could not be read."""
-    path = f"{paths.CONSUMERS}/{snapshot.group}/{part}"  # brokers' groups may have names that no node can have
+    path = snapshot.path(part)  # brokers' groups may have names that no node can have
     return any(
         one.what.startswith("ZooKeeper ")
         or (one.why == FORBIDDEN_NODE and (one.what == path or (part == "owners" and one.what.startswith(f"{path}/"))))
@@ -129,7 +118,7 @@ class GroupAnalysis:
         self.snapshot = snapshot
         self._earlier = earlier
         self._strategy = strategy
-        self._path = f"{paths.CONSUMERS}/{snapshot.group}"  # unchecked: a brokers' group may have any name
+        self._path = snapshot.path()  # unchecked: a brokers' group may have any name
 
     @property
     def by_brokers(self) -> BrokersGroup | None:

@@ -347,7 +347,7 @@ def unread(snapshot: GroupSnapshot, stores: Collection[Store]) -> list[str]:
 
     A single node that cannot be read matters only to its own partition.
     """
-    group = f"/consumers/{snapshot.group}"
+    group = snapshot.path()
     lists = (group, *(f"{group}/{name}" for name in ("ids", "owners", "offsets")))
     return [
         f"The offsets of group '{snapshot.group}' cannot be written safely: {problem.what}: {problem.why}"

@@ -29,10 +29,9 @@ from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, StoreE
 from zkconsumer.core.offset_files import Backup, format_backup
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, node_stat
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
-from zkconsumer.operations.snapshot_draft import node_stat
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange

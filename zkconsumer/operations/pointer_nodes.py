@@ -13,13 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from zkconsumer.core.message_pointers import (
-    MOST_POINTERS,
-    Pointer,
-    PointerKind,
-    decode_pointers,
-    encode_pointers,
-)
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
 from zkconsumer.core.migration_plan import PartitionSelection
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import RegistryError

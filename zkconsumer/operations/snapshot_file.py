@@ -140,7 +140,7 @@ def _read(kind: Any, value: Any, where: str, depth: int) -> Any:
         return _plain(kind, value, where)
     if origin is tuple:
         return _tuple(parts, value, where, depth)
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         if not isinstance(value, dict):
             raise _wrong(where, "an object", value)
         return {

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
@@ -20,11 +20,11 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode, ZooKeeperServer
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, Problem, TopicNode
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session
@@ -85,7 +85,7 @@ class LiveSource:
     def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
         """Return the group now, see :class:`~zkconsumer.operations.group_snapshot.SnapshotSource`."""
         client, deadline = self.client, Deadline(self.client.timeout)
-        draft = SnapshotDraft(
+        draft = GroupSnapshot(
             group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
         )
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
@@ -104,10 +104,13 @@ class LiveSource:
                 reader.complete_topics()
             if servers is not None:
                 draft.servers = servers.result()
-        return draft.finished()
+        if draft.suppressed:
+            draft.problems += (Problem("problems", f"{draft.suppressed} more of them are not listed"),)
+            draft.suppressed = 0
+        return draft
 
     def _read_zookeeper(
-        self, draft: SnapshotDraft, deadline: Deadline
+        self, draft: GroupSnapshot, deadline: Deadline
     ) -> tuple[ZooKeeperReader | None, RegistryError | None]:
         """Read ZooKeeper's part. Return the reader, or the error of a ZooKeeper that cannot be asked at all."""
         if not self.client.zookeeper:
@@ -125,7 +128,7 @@ class LiveSource:
             return None, error
 
     def _read_brokers(
-        self, draft: SnapshotDraft, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
+        self, draft: GroupSnapshot, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
     ) -> None:
         client = self.client
         if not client.bootstrap and reader is not None and reader.broker_nodes:
@@ -174,10 +177,7 @@ class _Servers:
         if time.monotonic() < until:
             return known
         config = self._client.config
-        told = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
-        servers = tuple(
-            ZooKeeperServer(**{one.name: getattr(each, one.name) for one in fields(ZooKeeperServer)}) for each in told
-        )
+        servers = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
         self._known = time.monotonic() + SERVERS_BELIEVED, servers
         return servers
 

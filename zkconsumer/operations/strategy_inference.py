@@ -11,14 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Members, assignor, threads_by_topic
-from zkconsumer.assignors.group_strategy import (
-    RELEASE_KEY,
-    SCALA_STRATEGIES,
-    advertised_member,
-    advertised_strategy,
-)
+from zkconsumer.assignors.group_strategy import RELEASE_KEY, SCALA_STRATEGIES, advertised_member, advertised_strategy
 from zkconsumer.assignors.lag_aware_placement import WIDE_GAP, even_load
-from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.assignors.scala_assignors import RoundRobinAssignor
 from zkconsumer.assignors.sticky_placement import fewest_moves
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zkconsumer.assignors.assignor import java_hash
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
-from zkconsumer.assignors.java_sticky import SubscribedMember, in_java_order
-from zkconsumer.assignors.rocketmq import MessageQueue
+from zkconsumer.assignors.java_consumer_assignors import SubscribedMember, in_java_order
+from zkconsumer.assignors.rocketmq import ConsistentHashAssignor, MessageQueue, md5_hash
 from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads
 from zkconsumer.model import PLACEMENTS, ThreadId, TopicPartition, utf16_key
 from zkconsumer.operations.group_snapshot import BrokersGroup

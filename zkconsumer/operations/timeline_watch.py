@@ -15,16 +15,15 @@ from time import time
 from typing import Self
 
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.topic_filter import InvalidTopicFilterError
-from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
+from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, Problem, TopicNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, Problem, node_stat
 from zkconsumer.operations.group_timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
-from zkconsumer.operations.snapshot_draft import node_stat
+from zkconsumer.operations.zookeeper_reader import member_node, owner_node, topic_node
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_cache import NodeCache
-from zkconsumer.zookeeper.node_values import Look, Node, NodePart, Wanted
+from zkconsumer.zookeeper.node_values import Look, NodePart, Wanted
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 TICK = 0.25
@@ -149,7 +148,8 @@ class GroupWatch:
         owned_topics = {paths.owner_topic(group, topic): topic for topic in topics}
         wanted = Look(existing=[paths.member(group, name) for name in names], children=list(owned_topics))
         second = cache.look(wanted, deadline)
-        members = _members(second.nodes)
+        found = {path: node for path, node in second.nodes.items() if node is not None}
+        members = {ConsumerId(path.rpartition("/")[2]): member_node(node, path) for path, node in found.items()}
         partitions = sorted(
             TopicPartition(topic, int(name))
             for path, topic in owned_topics.items()
@@ -161,7 +161,7 @@ class GroupWatch:
         owned = {paths.owner(group, tp): tp for tp in partitions[:MOST_WATCHED]}
         known = {paths.topic(name): name for name in _topics_of(members, topics)}
         third = cache.look(Look(nodes=list(known), existing=list(owned)), deadline).nodes
-        claims = {tp: _owner(node, path) for path, tp in owned.items() if (node := third[path]) is not None}
+        claims = {tp: owner_node(node, path) for path, tp in owned.items() if (node := third[path]) is not None}
         stats = [*(one.stat for one in members.values()), *(one.stat for one in claims.values())]
         return GroupSnapshot(
             group,
@@ -172,7 +172,7 @@ class GroupWatch:
             ids_node=None if registered.node is None else node_stat(registered.node),
             members=members,
             owners=claims,
-            topics={name: _topic(node, path) for path, name in known.items() if (node := third[path]) is not None},
+            topics={name: topic_node(node, path) for path, name in known.items() if (node := third[path]) is not None},
             problems=tuple(problems),
         )
 
@@ -184,39 +184,11 @@ class GroupWatch:
         return names[:MOST_WATCHED]
 
 
-def _members(found: Mapping[str, Node | None]) -> dict[ConsumerId, MemberNode]:
-    members = {}
-    for path, node in found.items():
-        if node is None:
-            continue
-        name, stat = ConsumerId(path.rpartition("/")[2]), node_stat(node)
-        try:
-            members[name] = MemberNode(node_codecs.decode_registration(node.data, path), stat)
-        except (MalformedNodeError, InvalidTopicFilterError) as error:
-            members[name] = MemberNode(None, stat, getattr(error, "reason", str(error)))
-    return members
-
-
 def _topics_of(members: Mapping[ConsumerId, MemberNode], owned: Sequence[str]) -> list[str]:
     """Return the topics to watch: those that are owned, and those that a registration names."""
     registrations = [one.registration for one in members.values() if one.registration is not None]
     named = {topic for one in registrations if not one.is_wildcard for topic in one.subscription}
     return [name for name in sorted(named | set(owned)) if name_problem(name) is None][:MOST_WATCHED]
-
-
-def _owner(node: Node, path: str) -> OwnerNode:
-    stat = node_stat(node)
-    try:
-        return OwnerNode(node_codecs.decode_owner(node.data, path), stat)
-    except MalformedNodeError as error:
-        return OwnerNode("", stat, error.reason)
-
-
-def _topic(node: Node, path: str) -> TopicNode:
-    try:
-        return TopicNode(node_codecs.decode_topic(node.data, path), node.ctime)
-    except MalformedNodeError as error:
-        return TopicNode((), node.ctime, error.reason)
 
 
 class OpenRebalance:

@@ -19,22 +19,24 @@ from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.errors import MalformedNodeError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader
+from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader, partition_at
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     BrokerNode,
+    GroupSnapshot,
     LogState,
     MemberNode,
     OffsetNode,
     OwnerNode,
     PlanNode,
     TopicNode,
+    node_stat,
+    wanted_topics,
 )
-from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
-from zkconsumer.zookeeper.node_values import NodePart, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
 MOST_NODES = 100_000
@@ -59,7 +61,7 @@ class ZooKeeperReader:
     Arguments: ``session`` is open; ``draft`` is what to fill.
     """
 
-    def __init__(self, session: Session, draft: SnapshotDraft, deadline: Deadline) -> None:
+    def __init__(self, session: Session, draft: GroupSnapshot, deadline: Deadline) -> None:
         self._session = session
         self._draft = draft
         self._deadline = deadline
@@ -195,7 +197,7 @@ class ZooKeeperReader:
 
     def _topics(self) -> None:
         """Read the topics of the group, those that match an expression after the names of all."""
-        self.read_topics(self._draft.wanted_topics())
+        self.read_topics(wanted_topics(self._draft))
         wildcards = {
             (one.registration.pattern, one.registration.wildcard[0]): (name, one.registration)
             for name, one in self._draft.members.items()
@@ -221,12 +223,7 @@ class ZooKeeperReader:
                 self._refused(one)
                 continue
             name = one.wanted.path.rpartition("/")[2]
-            try:
-                numbers = node_codecs.decode_topic(one.node.data, one.wanted.path)
-            except MalformedNodeError as error:
-                self._draft.topics[name] = TopicNode((), one.node.ctime, error.reason)
-            else:
-                self._draft.topics[name] = TopicNode(numbers, one.node.ctime)
+            self._draft.topics[name] = topic_node(one.node, one.wanted.path)
 
     def _read_cluster(self) -> None:
         """Read the brokers alone: no group in ZooKeeper can have this name."""
@@ -275,16 +272,12 @@ class ZooKeeperReader:
                 self._draft.members[name] = MemberNode(None, None, FORBIDDEN_NODE)
                 self._refused(one)
             return
-        stat = node_stat(one.node)
         self._registered_bytes += one.node.length
         if self._registered_bytes > MOST_REGISTERED_BYTES:
             many = f"not decoded: the registrations have more than {MOST_REGISTERED_BYTES} bytes together"
-            self._draft.members[name] = MemberNode(None, stat, many)
-            return
-        try:
-            self._draft.members[name] = MemberNode(node_codecs.decode_registration(one.node.data, path), stat)
-        except (MalformedNodeError, InvalidTopicFilterError) as error:
-            self._draft.members[name] = MemberNode(None, stat, getattr(error, "reason", str(error)))
+            self._draft.members[name] = MemberNode(None, node_stat(one.node), many)
+        else:
+            self._draft.members[name] = member_node(one.node, path)
 
     def _take_partitions(self, one: Reading, into: list[TopicPartition]) -> None:
         path = one.wanted.path
@@ -302,22 +295,19 @@ class ZooKeeperReader:
         into += [TopicPartition(topic, number) for number in sorted(numbers)[:room]]
 
     def _take_owner(self, one: Reading) -> None:
-        tp = _partition(one.wanted.path)
+        tp = partition_at(one.wanted.path)
         if one.node is None:
             if one.forbidden:
                 self._draft.owners[tp] = OwnerNode("", None, FORBIDDEN_NODE)
             return
-        stat = node_stat(one.node)
         if one.node.length > MOST_OWNER_BYTES:
-            self._draft.owners[tp] = OwnerNode("", stat, f"{one.node.length} bytes are no thread id")
-            return
-        try:
-            self._draft.owners[tp] = OwnerNode(node_codecs.decode_owner(one.node.data, one.wanted.path), stat)
-        except MalformedNodeError as error:
-            self._draft.owners[tp] = OwnerNode("", stat, error.reason)
+            problem = f"{one.node.length} bytes are no thread id"
+            self._draft.owners[tp] = OwnerNode("", node_stat(one.node), problem)
+        else:
+            self._draft.owners[tp] = owner_node(one.node, one.wanted.path)
 
     def _take_offset(self, one: Reading) -> None:
-        tp = _partition(one.wanted.path)
+        tp = partition_at(one.wanted.path)
         if one.node is None:
             if one.forbidden:
                 self._draft.offsets[tp] = OffsetNode(None, None, FORBIDDEN_NODE)
@@ -387,6 +377,25 @@ class ZooKeeperReader:
         self._draft.logs[tp] = LogState(leader=leader, in_sync=state.isr, problem="its log was not asked for")
 
 
-def _partition(path: str) -> TopicPartition:
-    _, topic, number = path.rsplit("/", 2)
-    return TopicPartition(topic, int(number))
+def member_node(node: Node, path: str) -> MemberNode:
+    """Return a member's registration."""
+    try:
+        return MemberNode(node_codecs.decode_registration(node.data, path), node_stat(node))
+    except (MalformedNodeError, InvalidTopicFilterError) as error:
+        return MemberNode(None, node_stat(node), getattr(error, "reason", str(error)))
+
+
+def owner_node(node: Node, path: str) -> OwnerNode:
+    """Return the claim on a partition."""
+    try:
+        return OwnerNode(node_codecs.decode_owner(node.data, path), node_stat(node))
+    except MalformedNodeError as error:
+        return OwnerNode("", node_stat(node), error.reason)
+
+
+def topic_node(node: Node, path: str) -> TopicNode:
+    """Return a topic."""
+    try:
+        return TopicNode(node_codecs.decode_topic(node.data, path), node.ctime)
+    except MalformedNodeError as error:
+        return TopicNode((), node.ctime, error.reason)

@@ -24,18 +24,9 @@ from zkconsumer.errors import ConfigException, OffsetCommitError, OffsetOutOfRan
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.spark import offset_ranges
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.offset_ranges import (
-    EARLIEST,
-    LATEST,
-    LogSpan,
-    OffsetChoice,
-    in_words,
-    named_position,
-    out_of_log,
-    pieces,
-    within,
-)
+from zkconsumer.spark.offset_ranges import EARLIEST, LATEST, LogSpan, OffsetChoice, named_position
 from zkconsumer.spark.options import ReadOptions, option_of, parse, shown
 from zkconsumer.spark.query_cluster import NoTimesError, QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
@@ -73,7 +64,7 @@ class BatchReader(DataSourceReader):
             leaders = cluster.leaders(partitions)
             ranges = plan(cluster, options, partitions).ranges
         set_aside()
-        tasks = pieces(ranges, options.min_partitions, options.max_records)
+        tasks = offset_ranges.pieces(ranges, options.min_partitions, options.max_records)
         return [RangePartition(piece, leaders) for piece in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -225,13 +216,13 @@ def existing(range_: OffsetRange, span: LogSpan, *, fail: bool) -> OffsetRange:
     """Return the part of a range that the log has. Raises OffsetOutOfRangeError if a part is missing and ``fail`` is
     set.
     """
-    problem = out_of_log(range_, span)
+    problem = offset_ranges.out_of_log(range_, span)
     if problem is None:
         return range_
     if fail:
         raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
     log.warning("%s; reading what is there", problem)
-    return within(range_, span)
+    return offset_ranges.within(range_, span)
 
 
 _ROUNDS = 5
@@ -270,7 +261,7 @@ class Snapshot:
 
     def __repr__(self) -> str:
         size = sum(range_.size for range_ in self.ranges)
-        return f"<Snapshot of {self._options}: {size} offsets, {in_words(self.ranges) or 'no partition'}>"
+        return f"<Snapshot of {self._options}: {size} offsets, {offset_ranges.in_words(self.ranges) or 'no partition'}>"
 
     def load(self, spark: SparkSession, schema: str | None = None) -> DataFrame:
         """Return a DataFrame of just these ranges; ``schema`` names the columns to read, by default all."""

@@ -17,10 +17,16 @@ from pyspark.sql.types import StructType
 from zkconsumer.errors import ConfigException
 from zkconsumer.spark import stream_readers
 from zkconsumer.spark.batch_reader import BatchReader
-from zkconsumer.spark.catalog_options import overridden, stored_options, with_options, without_copies
 from zkconsumer.spark.kafka_source_options import READ_ONLY
 from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
-from zkconsumer.spark.schema import check_schema, source_schema
+from zkconsumer.spark.schema import (
+    check_schema,
+    overridden,
+    source_schema,
+    stored_options,
+    with_options,
+    without_copies,
+)
 from zkconsumer.spark.table_reader import (
     TABLE,
     TableOptions,

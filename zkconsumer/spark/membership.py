@@ -243,7 +243,7 @@ class LiveMembership:
     def _mark(self, done: Progress) -> Mapping[TopicPartition, PartitionPosition]:
         """Mark the progress of finished batches, and return the owned positions. The lock is held."""
         member = self.member
-        ours = member.positions()
+        ours = member.group.positions()
         self._finished, self._settled_for = (done, ours if all(map(member.delivery.started, ours.values())) else {})
         for tp, span in done.items():
             position = ours.get(tp)
@@ -289,17 +289,19 @@ class LiveMembership:
                 raise CoordinatorUnavailableError(f"{reason}{member.group.state}")
             return frozenset()  # our partitions may be another member's by now
         self._await(self._all_started, member.group.request_timeout)
-        if member.positions() != self._settled_for:
+        if member.group.positions() != self._settled_for:
             self.settle(self._finished)  # for partitions that came only since then
         started = member.delivery.started
-        kept = member.retention.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
+        kept = member.retention.keep(tp for tp, p in member.group.positions().items() if not p.revoked and started(p))
         # looked at again: the group thread may have released partitions just before they were kept
-        ours = {tp: position for tp, position in member.positions().items() if tp in kept and not position.revoked}
+        ours = {
+            tp: position for tp, position in member.group.positions().items() if tp in kept and not position.revoked
+        }
         return frozenset(ours).intersection(partitions)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's offsets of owned partitions, or how far this query is beyond them."""
-        ours = self.member.positions()
+        ours = self.member.group.positions()
         return {
             tp: position.consumed
             for tp in partitions
@@ -311,7 +313,7 @@ class LiveMembership:
 
         Returns the partitions whose start is stored; the others wait for a later batch.
         """
-        ours = self.member.positions()
+        ours = self.member.group.positions()
         waiting = {tp: ours[tp] for tp in starts if tp in ours}
         self.member.group.events.put(StartsResolved({position: starts[tp] for tp, position in waiting.items()}))
         self._await(
@@ -329,7 +331,7 @@ class LiveMembership:
         with self._marking:
             self._running = None  # or the attendant marks the end of a batch that read the former log
             self._finished = {tp: span for tp, span in self._finished.items() if tp not in starts}
-        ours = member.positions()
+        ours = member.group.positions()
         begun = {tp: start for tp, start in starts.items() if tp in ours and ours[tp].consumed is not None}
         self.begin({tp: start for tp, start in starts.items() if tp in ours and tp not in begun})
         if begun:
@@ -339,16 +341,18 @@ class LiveMembership:
             except (TimeoutError, OffsetCommitError) as error:
                 log.warning("the group's offsets could not be set back; it is tried with the next batch: %s", error)
         self._await(
-            lambda: all(p.consumed is not None or p.revoked for tp, p in member.positions().items() if tp in starts),
+            lambda: all(
+                p.consumed is not None or p.revoked for tp, p in member.group.positions().items() if tp in starts
+            ),
             member.group.request_timeout,
         )
-        now = member.positions()
+        now = member.group.positions()
         self._write(now)
         return frozenset(tp for tp, start in starts.items() if tp in now and now[tp].stored.committed == start)
 
     def made_anew(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return the claimed partitions whose topics are younger than the group's offsets of them."""
-        ours = self.member.positions()
+        ours = self.member.group.positions()
         return [tp for tp in partitions if tp in ours and ours[tp].from_start]
 
     def reserve(self, progress: Progress) -> None:
@@ -368,8 +372,8 @@ class LiveMembership:
         member.retention.keep(partitions)
         with self._marking:
             self._running = (member.retention.batch, progress)
-        self._await(lambda: member.settled or member.positions().keys() >= partitions, SETTLE_WITHIN)
-        foreign = sorted(partitions.difference(member.positions()))
+        self._await(lambda: member.settled or member.group.positions().keys() >= partitions, SETTLE_WITHIN)
+        foreign = sorted(partitions.difference(member.group.positions()))
         if foreign:
             log.warning(
                 "a batch of the checkpoint is repeated that reads %s, which others of the group own: they may get the "
@@ -381,7 +385,9 @@ class LiveMembership:
 
     def _all_started(self) -> bool:
         delivery = self.member.delivery
-        return all(position.revoked or delivery.started(position) for position in self.member.positions().values())
+        return all(
+            position.revoked or delivery.started(position) for position in self.member.group.positions().values()
+        )
 
     def _await(self, ready: Callable[[], bool], seconds: float) -> bool:
         deadline, pause = Deadline(seconds), _SHORTEST_POLL

@@ -22,53 +22,26 @@ from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
-from zkconsumer.spark.catalog_options import without_copies
 from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD, KAFKA
 from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
+from zkconsumer.spark.schema import without_copies
 
-_OF_BROKERS_MEMBERS: Final = (
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "max.poll.interval.ms",
-    "group.instance.id",
-)
+_FOR_BROKERS: Final = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id")
 _BOOTSTRAP: Final = "bootstrap.servers"
 
 MEMBER_PROPERTIES: Final = (
-    *_OF_BROKERS_MEMBERS,
-    "zookeeper.sync.time.ms",
-    "rebalance.max.retries",
-    "rebalance.backoff.ms",
-    "rebalance.quiet.ms",
-    "rebalance.interval.ms",
-    "partition.assignment.strategy",
-    "assignment.mixed.group",
-    "assignment.rooms",
-    "assignment.table",
-    "machine.room",
-    "scala.compat.version",
+    *_FOR_BROKERS,
+    *("zookeeper.sync.time.ms", "rebalance.max.retries", "rebalance.backoff.ms", "rebalance.quiet.ms"),
+    *("rebalance.interval.ms", "partition.assignment.strategy", "assignment.mixed.group", "assignment.rooms"),
+    *("assignment.table", "machine.room", "scala.compat.version"),
 )
 """The connector's properties that only a member of the group has a use for."""
 
 PROPERTIES: Final = (
-    "group.coordination",
-    _BOOTSTRAP,
-    "zookeeper.connect",
-    "group.id",
-    "zookeeper.session.timeout.ms",
-    "zookeeper.connection.timeout.ms",
-    "client.id",
-    "socket.timeout.ms",
-    "socket.receive.buffer.bytes",
-    "fetch.message.max.bytes",
-    "fetch.max.bytes",
-    "fetch.wait.max.ms",
-    "refresh.leader.backoff.ms",
-    "batch.expanded.max.bytes",
-    "exclude.internal.topics",
-    "check.crcs",
-    "isolation.level",
-    "broker.address.map",
+    *("group.coordination", _BOOTSTRAP, "zookeeper.connect", "group.id", "zookeeper.session.timeout.ms"),
+    *("zookeeper.connection.timeout.ms", "client.id", "socket.timeout.ms", "socket.receive.buffer.bytes"),
+    *("fetch.message.max.bytes", "fetch.max.bytes", "fetch.wait.max.ms", "refresh.leader.backoff.ms"),
+    *("batch.expanded.max.bytes", "exclude.internal.topics", "check.crcs", "isolation.level", "broker.address.map"),
     *keys_of(SecurityConfig),
     *MEMBER_PROPERTIES,
 )
@@ -90,30 +63,11 @@ MAX_TRIGGER_DELAY: Final = 15 * 60.0
 source.
 """
 _OURS: Final = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    READ_ON_DRIVER,
-    "failOnDataLoss",
-    "includeHeaders",
-    "membership",
-    "releaseAfter",
-    "checkpointLocation",
-    "allowLiveMembers",
-    "allowMissingTopics",
-    "table",
+    *("subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
+    *(READ_ON_DRIVER, "failOnDataLoss", "includeHeaders", "membership", "releaseAfter", "checkpointLocation"),
+    *("allowLiveMembers", "allowMissingTopics", "table"),
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
 """Every option by its name in lower case."""

@@ -238,10 +238,7 @@ class QueryCluster(ABC):
             asked = {tp: wanted[tp] for tp, leader in leaders.items() if leader == endpoint}
             try:
                 answers = self._channel(endpoint).list_offsets(
-                    asked,
-                    Deadline(self._patience),
-                    isolation_level=self._isolation_level,
-                    written=written,
+                    asked, Deadline(self._patience), isolation_level=self._isolation_level, written=written
                 )
             except (BrokerAuthenticationError, BrokerResponseError):
                 raise  # asking again cures neither

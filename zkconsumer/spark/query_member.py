@@ -54,10 +54,7 @@ class BatchRetention:
     """
 
     def __init__(
-        self,
-        release_after: float | None,
-        again: Callable[[str], None],
-        clock: Callable[[], float] = monotonic,
+        self, release_after: float | None, again: Callable[[str], None], clock: Callable[[], float] = monotonic
     ) -> None:
         self._release_after = release_after
         self._again = again
@@ -276,16 +273,12 @@ class QueryMember:
             events: SimpleQueue[Any] = SimpleQueue()
             self.retention = BatchRetention(release_after, lambda reason: events.put(LookAgain(reason)))
             self.delivery = BatchDelivery()
-            strategy = RetainingStrategy(config, self.retention, self.positions)
+            strategy = RetainingStrategy(config, self.retention, lambda: self.group.positions())
             environment = MemberEnvironment(
                 events=lambda: events, delivery=self.delivery, strategy=strategy, stamp=stamped_query
             )
         self.group = build_member(config, consumer, environment=environment)
         self._seen, self._seen_at = 0, monotonic()
-
-    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        """Return the partitions that are owned now (a copy)."""
-        return self.group.positions()
 
     @property
     def settled(self) -> bool:
@@ -298,7 +291,7 @@ class QueryMember:
         state = self.group.state
         if state is None or state.phase is not Phase.OWNING or not self.group.lease.valid:
             return False
-        now, ours = monotonic(), self.positions()
+        now, ours = monotonic(), self.group.positions()
         if state.rebalances != self._seen:
             self._seen, self._seen_at = state.rebalances, now
         more_until = self._seen_at + _HEARTBEATS * self.group.config.heartbeat_interval_ms / 1000

@@ -85,15 +85,11 @@ class RangeReader:
         self._open_cluster = open_cluster or (lambda: cluster_of(options))
         self._config = options.config
         self._timeout = options.config.socket_timeout_ms / 1000
-        self._leaders = dict(leaders)
+        self.leaders = dict(leaders)
         self._channels: dict[Endpoint, BrokerChannel] = {}
         self._used_at: dict[Endpoint, float] = {}
         self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
-
-    def follow(self, leaders: Mapping[TopicPartition, Endpoint]) -> None:
-        """Ask these brokers first from now on."""
-        self._leaders.update(leaders)
 
     def close_unused(self, seconds: float) -> None:
         """Close the connections that no range was read from for so long. The other end may have forgotten them."""
@@ -200,7 +196,7 @@ class RangeReader:
         """
         for range_ in following[:_RANGES_AHEAD]:
             where = TopicPartition(range_.topic, range_.partition)
-            leader = self._leaders.get(where)
+            leader = self.leaders.get(where)
             known = self._sent_ahead.get((where, range_.start))
             if leader is None or self._channels.get(leader) is not channel or (known and known.channel is channel):
                 continue
@@ -272,11 +268,11 @@ class RangeReader:
         return left
 
     def _channel(self, where: TopicPartition) -> BrokerChannel:
-        endpoint = self._leaders.get(where)
+        endpoint = self.leaders.get(where)
         if endpoint is None:
             with self._open_cluster() as cluster:
-                self._leaders.update(cluster.leaders([where]))
-            endpoint = self._leaders.get(where)
+                self.leaders.update(cluster.leaders([where]))
+            endpoint = self.leaders.get(where)
         if endpoint is None:
             raise BrokerUnavailableError(f"{where} has no leader")
         channel = self._channels.get(endpoint)
@@ -287,7 +283,7 @@ class RangeReader:
         return channel
 
     def _forget(self, where: TopicPartition) -> None:
-        endpoint = self._leaders.pop(where, None)
+        endpoint = self.leaders.pop(where, None)
         channel = None if endpoint is None else self._channels.pop(endpoint, None)
         if channel is not None:
             channel.close()
@@ -338,7 +334,7 @@ def read(
     import pyarrow as pa
 
     reader = kept or RangeReader(options, {})
-    reader.follow(leaders)
+    reader.leaders.update(leaders)
     builder = ColumnBuilder(schema.names)
     committed_only = options.isolation_level == 1
     expansion = Expansion(options.config.batch_expanded_max_bytes)

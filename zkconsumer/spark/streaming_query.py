@@ -20,30 +20,12 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.core.names import first_of
-from zkconsumer.errors import (
-    BrokerUnavailableError,
-    OffsetOutOfRangeError,
-    RegistryUnavailableError,
-    SessionLostError,
-)
+from zkconsumer.errors import BrokerUnavailableError, OffsetOutOfRangeError, RegistryUnavailableError, SessionLostError
 from zkconsumer.model import TopicPartition
+from zkconsumer.spark import offset_ranges
 from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
 from zkconsumer.spark.membership import Bystander, LiveMembership, QueryMembership
-from zkconsumer.spark.offset_ranges import (
-    LATEST,
-    LogSpan,
-    Progress,
-    Span,
-    TriggerDelay,
-    advance,
-    decode_progress,
-    encode_progress,
-    is_news,
-    pieces,
-    ranges_of,
-    remembered,
-    stream_position,
-)
+from zkconsumer.spark.offset_ranges import LATEST, LogSpan, Progress, Span, TriggerDelay, decode_progress
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
@@ -117,6 +99,19 @@ class ReplacedLogs:
         return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
 
 
+class _ChangedWarnings:
+    """Warns of missing things, and again only when other things are missing."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[object, ...]] = {}
+
+    def warn(self, text: str, missing: tuple[object, ...], said: str) -> None:
+        """Log ``text`` with ``said`` if something is missing that was not the last time."""
+        if missing and missing != self._last.get(text):
+            log.warning(text, said)
+        self._last[text] = missing
+
+
 class QueryRun:
     """The run of one query. The constructor does no I/O. ``clock`` returns a monotonic time in seconds."""
 
@@ -136,9 +131,7 @@ class QueryRun:
         self._planned = False
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
-        self._missing: tuple[str, ...] = ()
-        self._absent: tuple[TopicPartition, ...] = ()
-        self._gone: tuple[TopicPartition, ...] = ()
+        self._warnings = _ChangedWarnings()
         self._former: dict[TopicPartition, int] = {}  # how far those were read that are gone
         self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
@@ -220,30 +213,30 @@ class QueryRun:
         targets = self._ends if self._targets is None else self._targets
         # the end may be the smaller one where messages were lost since
         ends = {tp: min(self._ends[tp], targets[tp]) for tp in positions}
-        progress = remembered(advance(positions, ends, limit), done, existing)
+        progress = offset_ranges.remembered(offset_ranges.advance(positions, ends, limit), done, existing)
         self._planned = True
         waits = self._waits(positions, ends, done, at_once=at_once)
-        news = not waits and is_news(progress, done)
+        news = not waits and offset_ranges.is_news(progress, done)
         if news and progress == done:  # a log from its beginning, as long as the last batch that began there
             # Spark runs no batch whose end is the end of the one before: an empty batch comes first
             progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
         if news:
             self._replaced.plan(progress)
         self._membership.reserve(progress if news else {})
-        return encode_progress(progress) if news else start
+        return offset_ranges.encode_progress(progress) if news else start
 
     def plan(self, end: dict[str, Any]) -> list[RangePartition]:
         """Return the tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError,
         NoBrokersError.
         """
         progress = decode_progress(end)
-        ranges = ranges_of(progress)
+        ranges = offset_ranges.ranges_of(progress)
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
         if not self._planned:  # the run before planned this batch, and did not finish it
             self._planned = True
             self._membership.repeat(progress)
         leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
-        tasks = pieces(ranges, self.options.min_partitions, self.options.max_records)
+        tasks = offset_ranges.pieces(ranges, self.options.min_partitions, self.options.max_records)
         return [RangePartition(piece, leaders) for piece in tasks]
 
     def log_ends(self) -> dict[str, Any]:
@@ -272,13 +265,9 @@ class QueryRun:
         partitions, missing = self._cluster.partitions(self.options.selection)
         if self._targets is not None:
             return partitions  # what comes now is not waited for
-        if missing and missing != self._missing:
-            log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
-        self._missing = missing
+        self._warnings.warn("there is no topic %s (yet); waiting for it", missing, ", ".join(missing))
         absent = tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
-        if absent and absent != self._absent:
-            log.warning("there is no partition %s (yet); waiting for it", first_of(absent, 5))
-        self._absent = absent
+        self._warnings.warn("there is no partition %s (yet); waiting for it", absent, first_of(absent, 5))
         return partitions
 
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
@@ -286,9 +275,7 @@ class QueryRun:
         problem = f"{first_of(gone, 5)} is in the checkpoint, but exists no more or is not selected any more"
         if gone and self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
-        if gone and gone != self._gone:
-            log.warning("%s; going on without", problem)
-        self._gone = gone
+        self._warnings.warn("%s; going on without", gone, problem)
         self._former |= {tp: done[tp].end for tp in gone}
 
     def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
@@ -340,7 +327,7 @@ class QueryRun:
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
-            position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
+            position = offset_ranges.stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
             if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
             positions[tp] = self._replaced.position(tp, position, committed.get(tp))

@@ -33,19 +33,16 @@ class WatchedNodes:
 
     A query may have hundreds of triggers a second, and a node hardly ever changes in between. So each node is read
     once, with a watch. It is read again only when the watch fires, the connection breaks, or a broker contradicts it.
-    Threads: one thread at a time looks, and forgets nodes of ``cache`` that an answer contradicts; any thread may call
-    ``doubt``.
+    Threads: one thread at a time looks, and forgets nodes of ``cache`` that an answer contradicts; any thread may set
+    ``doubtful``.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.cache = NodeCache(session, lambda _: None)
-        self._doubtful = Event()
+        self.doubtful = Event()
+        """Set when the connection broke, and its watches with it: the next look reads all nodes again."""
         self._until = monotonic() + BELIEVED
-
-    def doubt(self) -> None:
-        """Read all nodes again at the next look: the connection broke, and its watches with it. Returns at once."""
-        self._doubtful.set()
 
     def look(self, wanted: Look, deadline: Deadline) -> Seen:
         """Return the wanted nodes; only nodes that are unknown or have changed are read.
@@ -56,8 +53,8 @@ class WatchedNodes:
             raise RegistryUnavailableError(
                 f"not connected to ZooKeeper ({self._session.hosts}); the client keeps trying"
             )
-        if self._doubtful.is_set() or monotonic() >= self._until:
-            self._doubtful.clear()  # before the reading: a connection that breaks meanwhile makes all doubtful again
+        if self.doubtful.is_set() or monotonic() >= self._until:
+            self.doubtful.clear()  # before the reading: a connection that breaks meanwhile makes all doubtful again
             self.cache.refresh()
             self._until = monotonic() + BELIEVED
         return self.cache.look(wanted, deadline)
@@ -91,7 +88,7 @@ class ZooKeeperQueryCluster(QueryCluster):
         log.debug("ZooKeeper session: %s", change.state.value)
         nodes = self.nodes
         if nodes is not None and change.state is not SessionState.CONNECTED:
-            nodes.doubt()
+            nodes.doubtful.set()
 
     def _look(self, wanted: Look) -> Seen:
         """Return nodes as ZooKeeper has them, by watches; see :class:`WatchedNodes`. Raises RegistryError."""

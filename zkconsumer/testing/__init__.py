@@ -6,7 +6,7 @@ from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Parked, Recorded
-from zkconsumer.testing.group_members import FakeGroupView, MemberView
+from zkconsumer.testing.group_states import FakeGroupView, MemberView
 from zkconsumer.testing.thread_sequencer import Sequencer
 
 __all__ = [

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from threading import Event
+from typing import TYPE_CHECKING
 
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
@@ -19,11 +20,14 @@ from zkconsumer.testing.faults import AnswerFate, Forged, Recorded
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.loopback_server import LoopbackServer, ServedConnection, framed
 from zkconsumer.testing.partition_log import PartitionLog
-from zkconsumer.testing.pending_requests import BrokerStopped, Cluster, PendingRequest
+from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
 from zkconsumer.testing.request_schemas import APIS, supported
 from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
 from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
 from zkconsumer.zookeeper import paths
+
+if TYPE_CHECKING:
+    from zkconsumer.testing.fake_cluster import FakeCluster
 
 
 class BrokerRegistration:
@@ -97,7 +101,7 @@ _LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 class FakeBroker(LoopbackServer["_BrokerConnection"]):
     """One broker of a :class:`FakeCluster`, which makes and starts it. ``groups`` is its group coordinator."""
 
-    def __init__(self, broker_id: int, cluster: Cluster, groups: GroupCoordinator) -> None:
+    def __init__(self, broker_id: int, cluster: FakeCluster, groups: GroupCoordinator) -> None:
         super().__init__(f"fake-broker-{broker_id}")
         self.id = broker_id
         self.groups = groups
@@ -113,7 +117,7 @@ class FakeBroker(LoopbackServer["_BrokerConnection"]):
 
     def stop(self) -> None:
         """Close all connections and end all threads. The broker may be started again."""
-        self._close(wake=self._cluster.arrived)
+        self._close(wake=self._cluster.arrivals.add)
 
     def drop_connections(self, client_id: str | None = None) -> int:
         """Close the connections of a client id, or all. Return their number."""
@@ -126,7 +130,7 @@ class FakeBroker(LoopbackServer["_BrokerConnection"]):
 class _BrokerConnection(ServedConnection):
     """One connection, served by one thread. ``cut`` may come from any."""
 
-    def __init__(self, sock: socket.socket, broker: FakeBroker, cluster: Cluster, stop: Event) -> None:
+    def __init__(self, sock: socket.socket, broker: FakeBroker, cluster: FakeCluster, stop: Event) -> None:
         super().__init__(sock)
         self.client_id: str | None = None
         self._broker = broker
@@ -169,10 +173,10 @@ class _BrokerConnection(ServedConnection):
         key, version, correlation = INT16.read(reader), INT16.read(reader), INT32.read(reader)
         self.client_id = STRING.read(reader)
         api = _APIS.get(key)
-        lowest, highest = (1, 0) if api is None else api.versions(self._cluster.modern)
+        lowest, highest = (1, 0) if api is None else api.versions(self._cluster.rules.modern)
         if api is None or not lowest <= version <= highest:
             if api is _API_VERSIONS:  # the client may not know our versions yet: answer in version 0
-                unsupported = {"error_code": _UNSUPPORTED_VERSION, "api_keys": supported(self._cluster.modern)}
+                unsupported = {"error_code": _UNSUPPORTED_VERSION, "api_keys": supported(self._cluster.rules.modern)}
                 self._send(_API_VERSIONS, 0, correlation, unsupported)
                 return True
             log.warning("%r does not know request %d of version %d", self._broker, key, version)

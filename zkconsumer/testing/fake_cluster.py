@@ -12,29 +12,79 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
-from threading import Condition, Event, RLock, Thread
+from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import Self, Unpack
 from zlib import crc32
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import BrokerRegistration, FakeBroker
 from zkconsumer.testing.fake_clock import Clock, ManualClock, SystemClock
-from zkconsumer.testing.fake_coordinator import GroupCoordinator
+from zkconsumer.testing.fake_coordinator import GroupCoordinator, JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults
-from zkconsumer.testing.group_members import FakeGroupView
-from zkconsumer.testing.group_states import CoordinatorRules, GroupRules
+from zkconsumer.testing.group_states import CoordinatorRules, FakeGroupView, GroupRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
+from zkconsumer.testing.pending_requests import Arrivals
 
 VERSIONS = ("3.9", "1.1")
 _LONGEST_SLEEP = 60.0
 _OFFSETS = "__consumer_offsets"
 _JOIN_S = 10.0
+
+
+class GroupTimeouts:
+    """Runs the timeouts of groups on a thread, or on the thread that advances a ManualClock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._coordinators: list[GroupCoordinator] = []
+        self._due = Event()
+        self._stopping = Event()
+        self._thread: Thread | None = None
+
+    def coordinator(self, rules: CoordinatorRules, journal: OffsetsTopic) -> GroupCoordinator:
+        """Return a new coordinator whose timeouts are run. Called before the start."""
+        made = GroupCoordinator(rules, self._clock, journal, self._due.set)
+        self._coordinators.append(made)
+        return made
+
+    def start(self) -> None:
+        """Run timeouts from now on."""
+        self._stopping.clear()
+        if isinstance(self._clock, ManualClock):
+            self._clock.listen(self._tick)
+        elif self._thread is None:
+            self._thread = Thread(target=self._keep_time, name="fake-cluster-clock", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        if isinstance(self._clock, ManualClock):
+            self._clock.forget(self._tick)
+        self._stopping.set()
+        self._due.set()
+        if self._thread is not None:
+            if self._thread.ident is not None:  # an interrupted start leaves one that has not begun
+                self._thread.join(_JOIN_S)
+            self._thread = None
+
+    def _tick(self) -> None:
+        for groups in self._coordinators:
+            groups.tick()
+
+    def _keep_time(self) -> None:
+        while not self._stopping.is_set():
+            self._due.clear()
+            times = [groups.due() for groups in self._coordinators]
+            next_time = min((time for time in times if time is not None), default=None)
+            left = _LONGEST_SLEEP if next_time is None else min(next_time - self._clock.now(), _LONGEST_SLEEP)
+            if left > 0:
+                self._due.wait(left)
+            else:
+                self._tick()
 
 
 class FakeCluster(Faults):
@@ -65,31 +115,25 @@ class FakeCluster(Faults):
         if brokers < 1:
             raise ValueError(f"a cluster needs at least one broker, not {brokers}")
         super().__init__()
-        self.version = version
-        self.modern = version != "1.1"
-        self.cluster_id = "fake-cluster"
+        modern = version != "1.1"
         self.clock: Clock = clock or SystemClock()
-        rules.setdefault("offsets_retention", (7 if self.modern else 1) * 86400.0)
-        self.rules = CoordinatorRules(modern=self.modern, **rules)
+        rules.setdefault("offsets_retention", (7 if modern else 1) * 86400.0)
+        self.rules = CoordinatorRules(modern=modern, **rules)
         self.journal_of_all = OffsetsTopic()
-        self._due = Event()
-        wake = self._due.set
+        self._timeouts = GroupTimeouts(self.clock)
         self.brokers = {
-            number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, wake))
+            number: FakeBroker(number, self, self._timeouts.coordinator(self.rules, self.journal_of_all))
             for number in range(brokers)
         }
         self.zookeeper_server = FakeZooKeeperServer() if zookeeper is True else None
         registry = self.zookeeper_server.zookeeper if self.zookeeper_server is not None else zookeeper
-        self._registration = BrokerRegistration(registry, self.modern) if isinstance(registry, FakeZooKeeper) else None
+        self._registration = BrokerRegistration(registry, modern) if isinstance(registry, FakeZooKeeper) else None
         self._lock = RLock()
         self._topics: dict[str, list[PartitionLog]] = {}
         self._coordinators: dict[str, int] = {}
         self._loading: set[str] = set()
         self._producer_ids = itertools.count(1000)
-        self._arrivals = 0
-        self._arrived = Condition()
-        self._stopping = Event()
-        self._thread: Thread | None = None
+        self.arrivals = Arrivals()
 
     # ---- life ----
 
@@ -102,16 +146,11 @@ class FakeCluster(Faults):
             raise
 
     def _start(self) -> Self:
-        self._stopping.clear()
         if self.zookeeper_server is not None:
             self.zookeeper_server.start()
         if self._registration is not None:
             self._registration.prepare()
-        if isinstance(self.clock, ManualClock):
-            self.clock.listen(self._tick)
-        elif self._thread is None:
-            self._thread = Thread(target=self._keep_time, name="fake-cluster-clock", daemon=True)
-            self._thread.start()
+        self._timeouts.start()
         for broker_id in self.brokers:
             self.start_broker(broker_id)
         return self
@@ -122,14 +161,7 @@ class FakeCluster(Faults):
             self.zookeeper_server.stop()
         for broker in self.brokers.values():
             broker.stop()
-        if isinstance(self.clock, ManualClock):
-            self.clock.forget(self._tick)
-        self._stopping.set()
-        self._due.set()
-        if self._thread is not None:
-            if self._thread.ident is not None:  # an interrupted start leaves one that has not begun
-                self._thread.join(_JOIN_S)
-            self._thread = None
+        self._timeouts.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -187,7 +219,7 @@ class FakeCluster(Faults):
         self.journal_of_all.forget(places)
         if self._registration is not None:
             self._registration.topic_deleted(name)
-        self.arrived()
+        self.arrivals.add()
 
     def topics(self) -> list[str]:
         """Return the names of the topics."""
@@ -201,7 +233,7 @@ class FakeCluster(Faults):
         log = self._existing(topic, partition)
         done = log.append(encode_batch(values, int(self.clock.wall() * 1000), keys))
         assert not done.error, done
-        self.arrived()
+        self.arrivals.add()
         return done.offset
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
@@ -296,7 +328,7 @@ class FakeCluster(Faults):
     def _lead_changed(self, log: PartitionLog) -> None:
         if self._registration is not None:
             self._registration.leader(log)
-        self.arrived()
+        self.arrivals.add()
 
     def coordinator(self, group_id: str) -> int | None:
         """Return the id of the broker that coordinates a group, None while no broker runs."""
@@ -412,37 +444,3 @@ class FakeCluster(Faults):
     def next_producer_id(self) -> int:
         """Return an unused producer id."""
         return next(self._producer_ids)
-
-    def arrivals(self) -> int:
-        """Return a number that changes with each arrival of messages."""
-        with self._arrived:
-            return self._arrivals
-
-    def arrived(self) -> None:
-        """Wake the waiting fetches, after an arrival of messages or a change of leader."""
-        with self._arrived:
-            self._arrivals += 1
-            self._arrived.notify_all()
-
-    def await_arrival(self, since: int, deadline: Deadline) -> None:
-        """Wait until messages arrive after ``since``, or until the deadline."""
-        with self._arrived:
-            while self._arrivals == since and not deadline.expired:
-                self._arrived.wait(deadline.bounded(_LONGEST_SLEEP))
-
-    # ---- time ----
-
-    def _tick(self) -> None:
-        for broker in self.brokers.values():
-            broker.groups.tick()
-
-    def _keep_time(self) -> None:
-        while not self._stopping.is_set():
-            self._due.clear()
-            times = [broker.groups.due() for broker in self.brokers.values()]
-            next_time = min((time for time in times if time is not None), default=None)
-            left = _LONGEST_SLEEP if next_time is None else min(next_time - self.clock.now(), _LONGEST_SLEEP)
-            if left > 0:
-                self._due.wait(left)
-            else:
-                self._tick()

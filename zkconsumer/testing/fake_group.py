@@ -7,19 +7,24 @@ are due now, also those to earlier requests that waited. Mirrors GroupMetadata o
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import (
+from zkconsumer.testing.group_rebalance import GroupRebalance
+from zkconsumer.testing.group_states import (
+    CoordinatorGroupState,
     DueAnswer,
     FakeGroupMember,
     FakeGroupView,
+    GroupAction,
+    GroupRequest,
     JoinAnswer,
     JoinRequest,
     MemberView,
     SyncAnswer,
     SyncRequest,
+    TableEntry,
 )
-from zkconsumer.testing.group_rebalance import GroupRebalance
-from zkconsumer.testing.group_states import CoordinatorGroupState, GroupAction, GroupRequest, TableEntry
 
 
 class FakeGroup(GroupRebalance):
@@ -67,7 +72,7 @@ class FakeGroup(GroupRebalance):
             self._out.append(DueAnswer(ticket, SyncAnswer(error)))
             return self._delivered()
         member = self.members[request.member_id]
-        self._unsynced.discard(member.member_id)
+        self._sync.missing.discard(member.member_id)
         if step.action is GroupAction.ANSWER:
             self._out.append(DueAnswer(ticket, self._assigned(member)))
             self._renew(now, member)
@@ -249,23 +254,15 @@ class FakeGroup(GroupRebalance):
 
     def _member_id(self, request: JoinRequest) -> str:
         name = request.instance_id if self.rules.modern and request.instance_id is not None else request.client_id
-        return f"{name}-{self._new_id()}"
+        return f"{name}-{uuid4()}"
 
     # ---- joining ----
 
     def _add(self, now: float, request: JoinRequest, ticket: object) -> None:
-        member = FakeGroupMember(
-            request.member_id,
-            request.instance_id if self.rules.modern else None,
-            request.client_id,
-            request.client_host,
-            request.session_timeout,
-            request.rebalance_timeout,
-            request.protocol_type,
-            request.protocols,
-            join_ticket=ticket,
-            deadline=now + self.rules.new_member_timeout if self.rules.modern else None,
-        )
+        modern = self.rules.modern
+        known = request if modern else request._replace(instance_id=None)
+        deadline = now + self.rules.new_member_timeout if modern else None
+        member = FakeGroupMember(*known[:8], join_ticket=ticket, deadline=deadline)
         self._pending.pop(member.member_id, None)
         if not self.members:
             self.protocol_type = member.protocol_type
@@ -273,7 +270,7 @@ class FakeGroup(GroupRebalance):
         if self.leader is None:
             self.leader = member.member_id
         if self.state is CoordinatorGroupState.PREPARING:
-            self._came_late = self.generation == 0
+            self._join.came_late = self.generation == 0
         else:
             self._prepare(now)
 
@@ -302,9 +299,9 @@ class FakeGroup(GroupRebalance):
         self.members[member.member_id] = member
         if self.leader == old_id:
             self.leader = member.member_id
-        if old_id in self._unsynced:
-            self._unsynced.discard(old_id)
-            self._unsynced.add(member.member_id)
+        if old_id in self._sync.missing:
+            self._sync.missing.discard(old_id)
+            self._sync.missing.add(member.member_id)
         member.protocols, member.join_ticket = request.protocols, ticket
         member.session_timeout, member.rebalance_timeout = request.session_timeout, request.rebalance_timeout
         self._renew(now, member)

@@ -16,16 +16,7 @@ from zkconsumer.errors import NotPermittedError, RegistryError, RegistryUnavaila
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.node_tree import CHILD_WATCH, DATA_WATCH, NodeTree, RefusedOperation
 from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
-from zkconsumer.zookeeper.node_values import (
-    FORBIDDEN,
-    Look,
-    Node,
-    NodePart,
-    Reading,
-    Seen,
-    Wanted,
-    Watch,
-)
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodePart, Reading, Seen, Wanted, Watch
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 

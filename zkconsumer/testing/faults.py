@@ -65,11 +65,6 @@ class Parked:
         self._fate = AnswerFate.RELEASED
 
     @property
-    def arrived(self) -> bool:
-        """Whether the request has arrived."""
-        return self._arrived.is_set()
-
-    @property
     def decided(self) -> bool:
         """Whether the request was released or dropped."""
         return self._decided.is_set()

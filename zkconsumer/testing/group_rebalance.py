@@ -8,35 +8,53 @@ timeouts run in the order of time, however much time passes at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import (
-    CONSUMERS,
-    DueAnswer,
-    FakeGroupMember,
-    JoinAnswer,
-    SyncAnswer,
-    subscribed_topics,
-)
 from zkconsumer.testing.group_states import (
+    CONSUMERS,
     MOVES,
     CoordinatorGroupState,
     CoordinatorRules,
+    DueAnswer,
+    FakeGroupMember,
     GroupAction,
     GroupRequest,
+    JoinAnswer,
+    SyncAnswer,
     TableEntry,
+    subscribed_topics,
 )
+
+
+@dataclass(slots=True)
+class _JoinTime:
+    """The time at which a join ends, None while no member joins.
+
+    ``extension`` is the seconds by which the group's first join may still be delayed, None in later joins.
+    ``came_late`` tells whether a member came since the delay began.
+    """
+
+    due: float | None = None
+    extension: float | None = None
+    came_late: bool = False
+
+
+@dataclass(slots=True)
+class _SyncTime:
+    """The time at which the ``missing`` members are removed, which have not asked for their assignment yet."""
+
+    due: float | None = None
+    missing: set[str] = field(default_factory=set)
 
 
 class GroupRebalance:
     """The members of one group and their present rebalance.
 
-    Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts the changes that the offsets topic has
-    to hold. The coordinator writes the group when it changes.
+    ``stored`` counts the changes that the offsets topic has to hold. The coordinator writes the group when it changes.
     """
 
-    def __init__(self, group_id: str, rules: CoordinatorRules, new_id: Callable[[], str]) -> None:
+    def __init__(self, group_id: str, rules: CoordinatorRules) -> None:
         self.group_id = group_id
         self.rules = rules
         self.state = CoordinatorGroupState.EMPTY
@@ -49,31 +67,26 @@ class GroupRebalance:
         """The topics of this generation's members, None if unknown."""
         self.members: dict[str, FakeGroupMember] = {}
         self.stored = 0
-        self._new_id = new_id
         self._pending: dict[str, float] = {}
         """Member ids that have not joined yet, with the time at which they expire."""
-        self._unsynced: set[str] = set()
-        self._join_due: float | None = None
-        self._join_extension: float | None = None
-        """Seconds by which the group's first join may still be delayed, None in later joins."""
-        self._came_late = False
-        self._sync_due: float | None = None
+        self._join = _JoinTime()
+        self._sync = _SyncTime()
         self._out: list[DueAnswer] = []
 
     # ---- time ----
 
     def due(self) -> float | None:
         """Return the time of the next timeout, or None."""
-        times = [self._join_due, self._sync_due, *self._pending.values()]
+        times = [self._join.due, self._sync.due, *self._pending.values()]
         times += [member.deadline for member in self.members.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _run(self, now: float) -> None:
         """Run the timeouts that are due, one by one, in the order of time."""
         while (at := self.due()) is not None and at <= now:
-            if self._join_due == at:
+            if self._join.due == at:
                 self._join_time(at)
-            elif self._sync_due == at:
+            elif self._sync.due == at:
                 self._sync_time(at)
             elif lapsed := [member_id for member_id, end in self._pending.items() if end == at]:
                 for member_id in lapsed:
@@ -84,9 +97,9 @@ class GroupRebalance:
 
     def _sync_time(self, now: float) -> None:
         """Remove the members that did not ask for their assignment in time."""
-        self._sync_due = None
-        if self._unsynced and self.state in (CoordinatorGroupState.AWAITING, CoordinatorGroupState.STABLE):
-            for member_id in self._unsynced.copy():
+        self._sync.due = None
+        if self._sync.missing and self.state in (CoordinatorGroupState.AWAITING, CoordinatorGroupState.STABLE):
+            for member_id in self._sync.missing.copy():
                 self._forget(member_id)
             self._prepare(now)
 
@@ -105,15 +118,13 @@ class GroupRebalance:
                 member.assignment = b""
                 if self._answer_sync(member, SyncAnswer(errors.REBALANCING)):
                     self._renew(now, member)
-        self._unsynced.clear()
-        self._sync_due = None
+        self._sync = _SyncTime()
         longest = max((member.rebalance_timeout for member in self.members.values()), default=0.0)
         if self.state is CoordinatorGroupState.EMPTY:
-            self._join_due = now + self.rules.initial_delay
-            self._join_extension = max(longest - self.rules.initial_delay, 0.0)
-            self._came_late = False
+            delay = self.rules.initial_delay
+            self._join = _JoinTime(now + delay, max(longest - delay, 0.0))
         else:
-            self._join_due, self._join_extension = now + longest, None
+            self._join = _JoinTime(now + longest)
         self._move(CoordinatorGroupState.PREPARING, now)
         self._look(now)
 
@@ -121,8 +132,8 @@ class GroupRebalance:
         """Complete the join if no member is missing. The group's first join always waits for its delay."""
         if self.state is not CoordinatorGroupState.PREPARING:
             return
-        if self._join_extension is not None:
-            if self._join_due is not None and self._join_due <= now:
+        if self._join.extension is not None:
+            if self._join.due is not None and self._join.due <= now:
                 self._join_time(now)
         elif all(m.join_ticket is not None for m in self.members.values()) and not (
             self.rules.modern and self._pending
@@ -131,22 +142,22 @@ class GroupRebalance:
 
     def _join_time(self, now: float) -> None:
         """End the time for joining, or extend it in the group's first join."""
-        if self._join_extension and self._came_late:
-            self._came_late = False
-            delay = min(self.rules.initial_delay, self._join_extension)
-            self._join_due, self._join_extension = now + delay, max(self._join_extension - delay, 0.0)
+        join = self._join
+        if join.extension and join.came_late:
+            delay = min(self.rules.initial_delay, join.extension)
+            self._join = _JoinTime(now + delay, max(join.extension - delay, 0.0))
         else:
             self._complete(now)
 
     def _complete(self, now: float) -> None:
         """Begin the next generation with the members that have joined."""
-        self._join_due = self._join_extension = None
+        self._join = _JoinTime()
         for member in [m for m in self.members.values() if m.join_ticket is None]:
             if member.instance_id is None:  # a static member stays until its session ends
                 self._forget(member.member_id)
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         if self.members and not joined:
-            self._join_due = now + max(member.rebalance_timeout for member in self.members.values())
+            self._join.due = now + max(member.rebalance_timeout for member in self.members.values())
             return
         self.generation += 1
         if not self.members:
@@ -164,8 +175,8 @@ class GroupRebalance:
             self._renew(now, member)
             member.is_new = False
         if self.rules.modern:
-            self._unsynced = set(self.members)
-            self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
+            until = now + max(member.rebalance_timeout for member in self.members.values())
+            self._sync = _SyncTime(until, set(self.members))
 
     def _joined(self, member: FakeGroupMember) -> JoinAnswer:
         """Return a member's JoinGroup response. Only the leader's lists all members."""
@@ -210,7 +221,7 @@ class GroupRebalance:
     def _forget(self, member_id: str) -> None:
         self.members.pop(member_id, None)
         self._pending.pop(member_id, None)
-        self._unsynced.discard(member_id)
+        self._sync.missing.discard(member_id)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 

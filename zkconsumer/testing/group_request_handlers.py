@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import (
-    FakeGroupView,
-    JoinAnswer,
-    JoinRequest,
-    MemberView,
-    SyncAnswer,
-    SyncRequest,
-)
+from zkconsumer.testing.group_states import FakeGroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
 from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
 from zkconsumer.testing.wire_types import Body
 
@@ -45,7 +38,7 @@ def join_group(call: PendingRequest) -> Body:
     """Answer a JoinGroup; wait for the other members."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"]):
-        return _joined(call, JoinAnswer(error, body["member_id"], -1 if call.cluster.modern else 0))
+        return _joined(call, JoinAnswer(error, body["member_id"], -1 if call.cluster.rules.modern else 0))
     session = body["session_timeout_ms"] / 1000
     rebalance = session if body["rebalance_timeout_ms"] < 0 else body["rebalance_timeout_ms"] / 1000
     request = JoinRequest(
@@ -88,7 +81,7 @@ def sync_group(call: PendingRequest) -> Body:
     error = call.cluster.group_error(call.broker_id, body["group_id"])
     if error:
         if error == errors.LOADING:  # the old coordinator took the rebalance with it
-            error = errors.REBALANCING if call.cluster.modern else errors.UNKNOWN_MEMBER
+            error = errors.REBALANCING if call.cluster.rules.modern else errors.UNKNOWN_MEMBER
         return _synced(SyncAnswer(error))
     if call.version >= _NAMES_PROTOCOL and None in (body["protocol_type"], body["protocol_name"]):
         return _synced(SyncAnswer(errors.INCONSISTENT_PROTOCOL))
@@ -231,7 +224,7 @@ def offset_commit(call: PendingRequest) -> Body:
 
 def _exists(call: PendingRequest, place: tuple[str, int]) -> bool:
     """Return whether a partition can have offsets. Kafka 1.1 checks the topic only."""
-    if call.cluster.modern:
+    if call.cluster.rules.modern:
         return call.cluster.log(*place) is not None
     return call.cluster.logs(place[0]) is not None
 

@@ -1,15 +1,29 @@
-"""The state table of the fake group coordinator: the action and the error for each request in each state.
+"""The groups of the fake coordinator: the state table, the members, and the requests of joining and syncing.
 
-Pure. ``fake_group`` performs the actions; ``fake_coordinator`` adds locks and time. Mirrors the coordinator of Kafka
-0.9 to 3.9 (the "classic" protocol). ``OLD`` and ``NEW`` hold the differences between 1.1 and 3.9 that a client can see.
-The contract suite runs the same requests against real brokers.
+The table has the action and the error for each request in each state. Pure; times are in seconds. A ticket is an object
+of the caller, who gets it back with the answer to a waiting request. ``fake_group`` performs the actions;
+``fake_coordinator`` adds locks and time. Mirrors the coordinator of Kafka 0.9 to 3.9 (the "classic" protocol). ``OLD``
+and ``NEW`` hold the differences between 1.1 and 3.9 that a client can see. The contract suite runs the same requests
+against real brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypedDict
+
+from zkconsumer.testing.wire_types import (
+    BYTES,
+    INT16,
+    STRING,
+    Array,
+    MalformedRequestError,
+    Struct,
+    WireField,
+    WireReader,
+)
 
 
 class CoordinatorGroupState(Enum):
@@ -179,3 +193,137 @@ class CoordinatorRules(NamedTuple):
     def step(self, state: CoordinatorGroupState, request: GroupRequest) -> TableEntry:
         """Return the table's entry for a request in a state."""
         return (NEW if self.modern else OLD)[state, request]
+
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""The protocols that a member offers, its favourite first: the name and the member's metadata."""
+
+CONSUMERS = "consumer"
+"""The only protocol type whose metadata the coordinator can read."""
+
+_SUBSCRIPTION = Struct(WireField("version", INT16), WireField("topics", Array(STRING)), WireField("user_data", BYTES))
+"""Version 0. All later versions begin with its fields."""
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription, None if the bytes are no subscription."""
+    try:
+        topics = _SUBSCRIPTION.read(WireReader(metadata))["topics"]
+    except MalformedRequestError:
+        return None
+    return None if topics is None or None in topics else frozenset(topics)
+
+
+class JoinRequest(NamedTuple):
+    """A JoinGroup request. ``member_id`` is empty for a new member, ``instance_id`` is None for a dynamic one."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocol_type: str
+    protocols: Protocols
+    needs_member_id: bool = False
+    """Whether a new member first gets an id and has to join again with it (JoinGroup 4 and later)."""
+    skips_assignment: bool = False
+    """Whether the answer can tell a returning static leader not to assign (JoinGroup 9 and later)."""
+
+
+class SyncRequest(NamedTuple):
+    """A SyncGroup request. Only the leader sends an ``assignment``, by member id.
+
+    ``protocol_type`` and ``protocol`` are None before version 5.
+    """
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignment: dict[str, bytes]
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+class JoinAnswer(NamedTuple):
+    """The answer to a JoinGroup. Only the leader gets the ``members`` (id, instance id, metadata)."""
+
+    error: int
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    skip_assignment: bool = False
+
+
+class SyncAnswer(NamedTuple):
+    """The answer to a SyncGroup."""
+
+    error: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class DueAnswer(NamedTuple):
+    """An answer to send now, with the ticket of its request."""
+
+    ticket: object
+    answer: JoinAnswer | SyncAnswer
+
+
+@dataclass(slots=True)
+class FakeGroupMember:
+    """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None: no heartbeat is due.
+
+    ``join_ticket`` and ``sync_ticket`` belong to its waiting requests.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocol_type: str
+    protocols: Protocols
+    assignment: bytes = b""
+    join_ticket: object | None = None
+    sync_ticket: object | None = None
+    deadline: float | None = None
+    is_new: bool = True
+
+    def metadata(self, protocol: str) -> bytes:
+        """Return the member's metadata for a protocol. Raises KeyError if the member does not offer it."""
+        return dict(self.protocols)[protocol]
+
+    @property
+    def excused(self) -> bool:
+        """Whether the member needs no heartbeats, because one of its requests waits. New members always need them."""
+        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
+
+
+class MemberView(NamedTuple):
+    """The present state of a member, for tests and DescribeGroups."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class FakeGroupView(NamedTuple):
+    """The present state of a group, for tests and DescribeGroups."""
+
+    group_id: str
+    state: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    members: dict[str, MemberView]
+    error: int = NONE

@@ -1,25 +1,24 @@
-"""A request that a fake broker is handling, and the wait of a handler for an answer that comes later.
+"""A request that a fake broker is handling, and the waits of a handler: for an answer, and for messages.
 
-A request belongs to its connection's thread. Any thread may set its ``PendingAnswer``.
+A request belongs to its connection's thread. Any thread may set its ``PendingAnswer``, and tell of arrivals.
 """
-
-# ruff: noqa: D102 - FakeCluster documents the methods of its protocol
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
-from typing import Any, NamedTuple, Protocol
+from threading import Condition, Event
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.testing.fake_clock import Clock
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
-from zkconsumer.testing.faults import Forged, Parked, Recorded
-from zkconsumer.testing.partition_log import PartitionLog
 from zkconsumer.testing.wire_types import Body
 
+if TYPE_CHECKING:
+    from zkconsumer.testing.fake_cluster import FakeCluster
+
 _SLICE = 0.05
+_LONGEST_SLEEP = 60.0
 
 
 class BrokerStopped(Exception):
@@ -53,38 +52,36 @@ class PendingAnswer:
         return self._value
 
 
-class Cluster(Protocol):
-    """The cluster of a fake broker, as the broker and its handlers use it. ``FakeCluster`` documents the methods."""
+class Arrivals:
+    """Counts the arrivals of messages, and changes of leaders, which waiting fetches look at."""
 
-    modern: bool
-    cluster_id: str
-    clock: Clock
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._count = 0
 
-    def address(self, broker_id: int) -> tuple[str, int]: ...
-    def addresses(self) -> list[tuple[int, str, int]]: ...
-    def coordinator(self, group_id: str) -> int | None: ...
-    def group_error(self, broker_id: int, group_id: str, *, may_be_empty: bool = False) -> int: ...
-    def topics(self) -> list[str]: ...
-    def logs(self, topic: str) -> list[PartitionLog] | None: ...
-    def log(self, topic: str, partition: int) -> PartitionLog | None: ...
-    def create_topic(self, name: str, partitions: int = 1) -> None: ...
-    def add_partitions(self, name: str, total: int) -> None: ...
-    def delete_topic(self, name: str) -> None: ...
-    def next_producer_id(self) -> int: ...
-    def arrived(self) -> None: ...
-    def arrivals(self) -> int: ...
-    def await_arrival(self, since: int, deadline: Deadline) -> None: ...
-    def record(self, request: Recorded) -> None: ...
-    def code_for(self, request: Recorded) -> int: ...
-    def forged_for(self, request: Recorded) -> Forged | None: ...
-    def place_for(self, request: Recorded, at: str) -> Parked | None: ...
+    def count(self) -> int:
+        """Return a number that changes with each arrival."""
+        with self._changed:
+            return self._count
+
+    def add(self) -> None:
+        """Wake the waiting fetches."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait(self, since: int, deadline: Deadline) -> None:
+        """Wait until messages arrive after the count ``since``, or until the deadline."""
+        with self._changed:
+            while self._count == since and not deadline.expired:
+                self._changed.wait(deadline.bounded(_LONGEST_SLEEP))
 
 
 @dataclass(frozen=True)
 class PendingRequest:
     """A request to one broker. ``stop`` is set when the broker stops or the client closes the connection."""
 
-    cluster: Cluster
+    cluster: FakeCluster
     broker_id: int
     groups: GroupCoordinator
     version: int

@@ -28,7 +28,7 @@ _LATEST, _EARLIEST = -1, -2
 
 def api_versions(call: PendingRequest) -> Body:
     """Answer the versions of each request."""
-    return {"api_keys": supported(call.cluster.modern)}
+    return {"api_keys": supported(call.cluster.rules.modern)}
 
 
 def metadata(call: PendingRequest) -> Body:
@@ -41,7 +41,7 @@ def metadata(call: PendingRequest) -> Body:
         "brokers": [
             {"node_id": broker_id, "host": host, "port": port} for broker_id, host, port in cluster.addresses()
         ],
-        "cluster_id": cluster.cluster_id,
+        "cluster_id": "fake-cluster",
         "controller_id": min((broker_id for broker_id, *_ in cluster.addresses()), default=-1),
         "topics": [_topic(cluster.logs(name), name, [b for b, *_ in cluster.addresses()]) for name in names],
     }
@@ -82,7 +82,7 @@ def produce(call: PendingRequest) -> Body | None:
         }
 
     answer = {"responses": _each(call.body["topics"], "name", one)}
-    call.cluster.arrived()
+    call.cluster.arrivals.add()
     return answer if call.body["acks"] else None
 
 
@@ -90,13 +90,13 @@ def fetch(call: PendingRequest) -> Body:
     """Answer messages; wait in real time if there are none. The answer says that there are no fetch sessions."""
     deadline = Deadline(max(call.body["max_wait_ms"], 0) / 1000)
     while True:
-        mark = call.cluster.arrivals()
+        mark = call.cluster.arrivals.count()
         size, urgent, answer = _fetched(call)
         if urgent or size >= call.body["min_bytes"] or deadline.expired:
             return answer
         if call.stop.is_set():
             raise BrokerStopped
-        call.cluster.await_arrival(mark, deadline)
+        call.cluster.arrivals.wait(mark, deadline)
 
 
 def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:

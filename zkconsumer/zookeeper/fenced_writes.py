@@ -282,10 +282,7 @@ def write_adopted(
 
 
 def _perform(
-    session: Session,
-    parts: Sequence[Part],
-    deadline: Deadline,
-    outcomes: dict[TopicPartition, Outcome] | None = None,
+    session: Session, parts: Sequence[Part], deadline: Deadline, outcomes: dict[TopicPartition, Outcome] | None = None
 ) -> dict[TopicPartition, Outcome]:
     """Do all parts that can be done, in as few transactions as possible.
 

@@ -16,22 +16,8 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
+from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionClosedRequireSaslError,
-    SessionExpiredError,
-)
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, WatchedEvent
 
@@ -87,10 +73,10 @@ class NodeFailure(Enum):
 
 
 _FAILURES = {
-    NoNodeError: NodeFailure.NO_NODE,
-    NodeExistsError: NodeFailure.NODE_EXISTS,
-    BadVersionError: NodeFailure.BAD_VERSION,
-    NoAuthError: NodeFailure.NO_AUTH,
+    exceptions.NoNodeError: NodeFailure.NO_NODE,
+    exceptions.NodeExistsError: NodeFailure.NODE_EXISTS,
+    exceptions.BadVersionError: NodeFailure.BAD_VERSION,
+    exceptions.NoAuthError: NodeFailure.NO_AUTH,
 }
 
 
@@ -246,9 +232,9 @@ class Requests(ABC):
         try:
             request = client.create_async(path, data, acl=self._security.acl(path), ephemeral=ephemeral)
             self._await(request, deadline, path, missing_is_none=False)
-        except NodeExistsError:
+        except exceptions.NodeExistsError:
             return False
-        except NoNodeError as e:
+        except exceptions.NoNodeError as e:
             raise RegistryError(f"{path}: its parent does not exist") from e
         return True
 
@@ -279,11 +265,11 @@ class Requests(ABC):
             for path, result in pending:
                 try:
                     self._await(result, deadline, path, missing_is_none=False)
-                except NodeExistsError:
+                except exceptions.NodeExistsError:
                     continue
                 except NotPermittedError as e:
                     doubtful[path] = e
-                except NoNodeError as e:
+                except exceptions.NoNodeError as e:
                     raise RegistryError(f"{path}: its parent vanished while it was made") from e
             # a server checks the rights on the parent before it sees that the node exists (KAFKA-5691)
             nodes = zip(doubtful, self.stat(list(doubtful), deadline), strict=True)
@@ -295,7 +281,7 @@ class Requests(ABC):
         client = self._connected_client()
         try:
             return self._await(client.set_async(path, data, version), deadline, path) is not None
-        except BadVersionError:
+        except exceptions.BadVersionError:
             return False
 
     def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
@@ -303,7 +289,7 @@ class Requests(ABC):
         client = self._connected_client()
         try:
             self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)
-        except (NoNodeError, BadVersionError, NotEmptyError):
+        except (exceptions.NoNodeError, exceptions.BadVersionError, exceptions.NotEmptyError):
             return False
         return True
 
@@ -340,25 +326,25 @@ class Requests(ABC):
     def _await(self, result: Any, deadline: Deadline, path: str = "/", *, missing_is_none: bool = True) -> Any:
         try:
             return result.get(timeout=deadline.remaining())
-        except NoNodeError:
+        except exceptions.NoNodeError:
             if missing_is_none:
                 return None
             raise
-        except (NodeExistsError, BadVersionError, NotEmptyError):
+        except (exceptions.NodeExistsError, exceptions.BadVersionError, exceptions.NotEmptyError):
             raise
-        except (SessionExpiredError, ConnectionClosedError) as e:
+        except (exceptions.SessionExpiredError, exceptions.ConnectionClosedError) as e:
             raise SessionLostError(f"{path}: the ZooKeeper session ended during the request") from e
-        except SessionClosedRequireSaslError as e:
+        except exceptions.SessionClosedRequireSaslError as e:
             raise RegistryAuthenticationError(
                 f"ZooKeeper at {self.hosts!r} demands a login of another kind than ours ({self._security})"
             ) from e
-        except (NoAuthError, AuthFailedError) as e:
+        except (exceptions.NoAuthError, exceptions.AuthFailedError) as e:
             raise NotPermittedError(
                 f"{path}: ZooKeeper refused the operation ({type(e).__name__}); check the node's ACL"
             ) from e
-        except (ConnectionLoss, KazooTimeoutError) as e:
+        except (exceptions.ConnectionLoss, KazooTimeoutError) as e:
             raise RegistryUnavailableError(f"{path}: ZooKeeper did not answer in time ({type(e).__name__})") from e
-        except KazooException as e:
+        except exceptions.KazooException as e:
             raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
 
 
@@ -403,6 +389,7 @@ def signed(session_id: int) -> int:
 
 def failure_of(result: Any) -> NodeFailure | None:
     """Return the failure in kazoo's result of one operation; None if it was done, or rolled back with another."""
-    if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
+    undone = isinstance(result, exceptions.RolledBackError | exceptions.RuntimeInconsistency)
+    if undone or not isinstance(result, Exception):
         return None
     return _FAILURES.get(type(result), NodeFailure.OTHER)

@@ -1,4 +1,4 @@
-"""Values of requests to ZooKeeper: nodes, watch events, and reads of many nodes at once. Any thread."""
+"""Values of requests to ZooKeeper: nodes, watch events, reads of many nodes at once, and servers. Any thread."""
 
 from __future__ import annotations
 
@@ -118,3 +118,22 @@ class Seen:
 
     nodes: Mapping[str, Node | None] = field(default_factory=dict)
     children: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperServer:
+    """What a server of the ensemble says by four-letter commands. None or empty is what it does not say.
+
+    ``sessions`` maps a session's id, as nodes show it, to (client address, negotiated timeout), of the clients that are
+    connected to this server. Timeouts and ticks are in milliseconds. ``problem`` says why something is unknown.
+    """
+
+    address: str
+    version: str = ""
+    mode: str = ""
+    tick_time: int | None = None
+    min_session_timeout: int | None = None
+    max_session_timeout: int | None = None
+    statistics: Mapping[str, str] = field(default_factory=dict)
+    sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    problem: str = ""

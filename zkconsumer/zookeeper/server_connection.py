@@ -332,13 +332,7 @@ class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Thread:
         """Start a thread for one of kazoo's loops."""
         role = "connection" if getattr(func, "__name__", "") == "zk_loop" else "callbacks"
-        thread = Thread(
-            target=func,
-            args=args,
-            kwargs=kwargs,
-            name=f"zkconsumer-zookeeper-{role}",
-            daemon=True,
-        )
+        thread = Thread(target=func, args=args, kwargs=kwargs, name=f"zkconsumer-zookeeper-{role}", daemon=True)
         thread.start()
         return thread
 

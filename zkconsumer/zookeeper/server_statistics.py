@@ -12,10 +12,10 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.node_requests import signed
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 LARGEST_ANSWER = 8 * 1024 * 1024
 """The most bytes of one answer: ``cons`` has some 200 for each session."""
@@ -29,28 +29,9 @@ _LINE = re.compile(r"([A-Za-z][\w ./-]{0,40}?)\s*[:=]\s?(.{0,200})")
 _SESSION = re.compile(r"\s*/(\S{1,100}?)\[\d+\]\((.{0,2000})\)")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatistics:
-    """The answers of one server. ``timeouts`` of sessions and ticks are in milliseconds; None or empty if unknown.
-
-    ``sessions`` maps a session's id, as nodes show it, to (client address, negotiated timeout), of the clients that are
-    connected to this server.
-    """
-
-    address: str
-    version: str = ""
-    mode: str = ""
-    tick_time: int | None = None
-    min_session_timeout: int | None = None
-    max_session_timeout: int | None = None
-    statistics: Mapping[str, str] = field(default_factory=dict)
-    sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    problem: str = ""
-
-
 def server_statistics(
     servers: Sequence[tuple[str, int]], deadline: Deadline, tls: ssl.SSLContext | None = None
-) -> tuple[ServerStatistics, ...]:
+) -> tuple[ZooKeeperServer, ...]:
     """Return what each server says. Raises nothing: a server's ``problem`` says why it is unknown.
 
     Arguments: ``servers`` as (host, port); ``tls`` for ports that speak it.
@@ -62,7 +43,7 @@ def server_statistics(
         return tuple(pool.map(lambda server: _ask_server(server, soon, tls), servers))
 
 
-def _ask_server(server: tuple[str, int], deadline: Deadline, tls: ssl.SSLContext | None) -> ServerStatistics:
+def _ask_server(server: tuple[str, int], deadline: Deadline, tls: ssl.SSLContext | None) -> ZooKeeperServer:
     host, port = server
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     answers: dict[str, str] = {}
@@ -80,11 +61,11 @@ def _ask_server(server: tuple[str, int], deadline: Deadline, tls: ssl.SSLContext
     return parse_answers(name, answers, "; ".join(problems))
 
 
-def parse_answers(name: str, answers: Mapping[str, str], problem: str = "") -> ServerStatistics:
+def parse_answers(name: str, answers: Mapping[str, str], problem: str = "") -> ZooKeeperServer:
     """Return the statistics in a server's answers by command, without unreadable ones."""
     said = _lines(answers.get("srvr", ""))
     configured = _lines(answers.get("conf", ""))
-    return ServerStatistics(
+    return ZooKeeperServer(
         name,
         version=said.pop("Zookeeper version", "").partition(",")[0],
         mode=said.get("Mode", ""),

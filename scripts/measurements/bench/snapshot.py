@@ -13,7 +13,6 @@ from tests.timing import eventually, scaled
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
@@ -70,7 +69,7 @@ def _measure(source: LiveSource, fresh: Any, times: int) -> dict[str, list[float
         eventually(lambda: _complete(source.snapshot("g")), 60, "the broker knows all partitions")
         for _ in range(times):
             begun = perf_counter()
-            reader = ZooKeeperReader(source.client.session, SnapshotDraft("g", 0), Deadline(_TIMEOUT_S))
+            reader = ZooKeeperReader(source.client.session, GroupSnapshot("g", 0), Deadline(_TIMEOUT_S))
             assert reader.read()
             seconds["ZooKeeper"].append(perf_counter() - begun)
             begun = perf_counter()

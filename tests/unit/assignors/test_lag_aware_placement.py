@@ -25,7 +25,7 @@ from zkconsumer.assignors.lag_aware_placement import (
     smoothed,
     weight,
 )
-from zkconsumer.core.load_report import PartitionLoad
+from zkconsumer.core.placement_plan import PartitionLoad
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 
 THREADS = [ThreadId(f"g_{n}-0") for n in range(4)]

@@ -20,8 +20,7 @@ from zkconsumer.assignors.placement import (
     PlacementVerdict,
     SeenGroup,
 )
-from zkconsumer.core.load_report import PartitionLoad
-from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, decode_plan, encode_plan
+from zkconsumer.core.placement_plan import PartitionLoad, PlacementPlan, PlanInputs, decode_plan, encode_plan
 from zkconsumer.model import LAG_AWARE, STICKY, Assignment, ConsumerId, ThreadId, TopicPartition
 
 WAIT, GRACE = 10.0, 60.0

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.assignors.groups import group, member, owners, text
-from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor
-from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
-from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, MessageQueue, allocate
+from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor, rocketmq
+from zkconsumer.assignors.rocketmq import ConsistentHashAssignor, MachineRoomNearbyAssignor
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 
@@ -20,15 +18,15 @@ RACKS = {TopicPartition("t", n): "east" if n < 5 else "west" for n in range(8)}
 
 
 def test_a_queue_is_written_as_rocketmq_writes_it() -> None:
-    assert str(MessageQueue("T", "", 3)) == "MessageQueue [topic=T, brokerName=, queueId=3]"
+    assert str(rocketmq.MessageQueue("T", "", 3)) == "MessageQueue [topic=T, brokerName=, queueId=3]"
 
 
 def test_average_is_range() -> None:
-    assert AverageAssignor().assign(THREE, EIGHT) == RangeAssignor().assign(THREE, EIGHT)
+    assert rocketmq.AverageAssignor().assign(THREE, EIGHT) == RangeAssignor().assign(THREE, EIGHT)
 
 
 def test_a_stranger_is_given_nothing() -> None:
-    assert allocate(AverageAssignor(), "x", [MessageQueue("t", "", 0)], ["c"]) == []
+    assert rocketmq.allocate(rocketmq.AverageAssignor(), "x", [rocketmq.MessageQueue("t", "", 0)], ["c"]) == []
 
 
 def test_without_points_on_the_ring_nobody_owns_anything() -> None:
@@ -48,7 +46,7 @@ def test_consistent_hash_moves_only_what_the_leaving_member_had(numbers: set[int
 
 
 def test_machine_room_consumes_only_its_rooms() -> None:
-    assert text(owners(MachineRoomAssignor(["east"]), THREE, EIGHT, RACKS)) == {
+    assert text(owners(rocketmq.MachineRoomAssignor(["east"]), THREE, EIGHT, RACKS)) == {
         "g_c1-0": "t-0 t-3",
         "g_c2-0": "t-1 t-4",
         "g_c3-0": "t-2",
@@ -72,7 +70,7 @@ def test_nearby_keeps_partitions_in_their_room() -> None:
     }
     del members[ConsumerId("g_b")]
     members[ConsumerId("g_c")] = member("g_c", {"t": 1}, room="east")
-    assert text(owners(MachineRoomNearbyAssignor(AverageByCircleAssignor()), members, EIGHT, RACKS)) == {
+    assert text(owners(MachineRoomNearbyAssignor(rocketmq.AverageByCircleAssignor()), members, EIGHT, RACKS)) == {
         "g_a-0": "t-0 t-2 t-4 t-5 t-7",
         "g_c-0": "t-1 t-3 t-6",
     }

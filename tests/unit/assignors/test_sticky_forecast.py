@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import SubscribedMember, cooperative_sticky, in_java_order, sticky
+from zkconsumer.assignors import java_consumer_assignors as java
+from zkconsumer.assignors.java_consumer_assignors import SubscribedMember, cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 
 
@@ -40,9 +40,9 @@ def test_static_members_come_first() -> None:
         "b": SubscribedMember(["t"]),
         "B": SubscribedMember(["t"]),
     }
-    assert in_java_order(members) == ["y", "z", "B", "b"]
-    assert range_assignment(members, {"t": 5, "u": 3})["y"] == tps(0, 1)
-    assert roundrobin_assignment(members, {"t": 5})["y"] == tps(0, 4)
+    assert java.in_java_order(members) == ["y", "z", "B", "b"]
+    assert java.range_assignment(members, {"t": 5, "u": 3})["y"] == tps(0, 1)
+    assert java.roundrobin_assignment(members, {"t": 5})["y"] == tps(0, 4)
 
 
 def test_a_group_without_members_or_topics_is_no_error() -> None:

@@ -17,8 +17,7 @@ import pytest
 from tests.group_snapshots import Snapshots, group_snapshot, stat
 from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
-from zkconsumer.cli.groups import as_flags
-from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
+from zkconsumer.cli.groups import add_arguments, as_flags, wrong_usage
 from zkconsumer.cli.groups.group_tables import assignment_texts
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import RegistryError

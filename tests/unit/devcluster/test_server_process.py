@@ -16,7 +16,7 @@ from tests.programs import run_python
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster, EmbeddedKafka, EmbeddedZooKeeper, ServerProcess, ServerStartError
 from zkconsumer.devcluster import server_process as process_module
-from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port, is_free
+from zkconsumer.devcluster.server_process import LOOPBACK, accepts, free_port, is_free
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
+from zkconsumer.kafka.numpy_columns import Span, boundaries
 from zkconsumer.kafka.record_batch import StrangeBytesError
-from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 CONTENT = 61
 FILLERS = {

@@ -29,9 +29,9 @@ from zkconsumer.operations.group_snapshot import (
     PlanNode,
     Problem,
     TopicNode,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.group_view import GroupAnalysis, GroupState
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 NAMES = st.sampled_from(
     ["g_a", "g_b", "t", "u", "", "-", "\n", "a/b", "\x1b[2J", "a b'c", "\u202e", "e\udc80", "-1", "x" * 300, "$(id)"]

@@ -27,7 +27,8 @@ from zkconsumer.operations.assignment_forecast import (
     find_member,
     forecast,
 )
-from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, MemberNode, ZooKeeperServer
+from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, MemberNode
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range", "host": "a", "address": "10.0.0.1"}
 LOGS = {f"t:{n}": (0, 10) for n in range(6)}

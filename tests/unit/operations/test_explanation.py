@@ -21,11 +21,11 @@ from zkconsumer.operations.group_snapshot import (
     OwnerNode,
     Problem,
     TopicNode,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.strategy_inference import ROUNDROBIN
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
@@ -204,7 +204,7 @@ def test_a_brokers_group_is_explained_by_its_coordinator() -> None:
     found = explain(snapshot, T0)
     assert found.sentence == "m-1 owns t-0, as it should by range."
     assert found.why[-1] == "member 1 of 1, m-1, gets partitions 0-3; t-0 is the 1st of these"
-    assert found.partitions == (0, 1, 2, 3)
+    assert found.topic.partitions == (0, 1, 2, 3)
     elsewhere = replace(brokers.members[0], assignment=(), member_id="m-0")
     given = replace(snapshot, brokers_group=replace(brokers, members=(*brokers.members, elsewhere)))
     assert explain(given, T0).why[-1].startswith("the leader gave it to m-1: with racks")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, partition, stat
 from zkconsumer.assignors import Member
-from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.assignors.scala_assignors import RoundRobinAssignor
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.model import ConsumerId, thread_id
 from zkconsumer.operations import group_view
@@ -22,16 +22,15 @@ from zkconsumer.operations.group_snapshot import (
     MemberNode,
     OwnerNode,
     Problem,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.group_view import (
     GroupAnalysis,
     GroupState,
     MemberKind,
-    Strategy,
     is_unread,
 )
-from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
+from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
 OLD_ROUNDROBIN = {**OURS, "strategy": "roundrobin", "scala.compat.version": "0.8"}

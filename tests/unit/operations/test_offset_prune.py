@@ -8,8 +8,8 @@ from typing import Any
 from tests import group_snapshots
 from tests.group_snapshots import partition, stat
 from zkconsumer.core.migration_plan import Store
+from zkconsumer.operations.group_deletion import DeadReason, plan_prune
 from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, KafkaOffset, MemberNode, Problem, TopicNode
-from zkconsumer.operations.offset_prune import DeadReason, plan_prune
 
 LOGS = {"t:0": (0, 9), "u:0": (0, 9)}
 OFFSETS = {"t:0": 1, "t:5": 2, "gone:0": 3, "u:0": 4}

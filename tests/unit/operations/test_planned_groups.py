@@ -17,7 +17,6 @@ from zkconsumer.operations.assignment_forecast import Leave, forecast
 from zkconsumer.operations.explanation import explain
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, GroupState
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
@@ -31,10 +30,10 @@ HOUR_S = 3600.0
 def seen(server: FakeZooKeeper) -> GroupSnapshot:
     session = server.session()
     session.open(Deadline(1))
-    draft = SnapshotDraft(GROUP, NOW, zookeeper="fake:2181")
+    draft = GroupSnapshot(GROUP, NOW, zookeeper="fake:2181")
     assert ZooKeeperReader(session, draft, Deadline(5)).read()
     session.close(Deadline(1))
-    return draft.finished()
+    return draft
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ from zkconsumer.operations.group_snapshot import (
     PointedMessage,
     PointersNode,
     Problem,
-    ZooKeeperServer,
 )
 from zkconsumer.operations.snapshot_file import (
     FileSource,
@@ -43,6 +42,7 @@ from zkconsumer.operations.snapshot_file import (
     write_snapshots,
 )
 from zkconsumer.zookeeper.node_codecs import decode_registration
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 FULL = group_snapshot(
     members={"g_h-1": {"t": 2}},

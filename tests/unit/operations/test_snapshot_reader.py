@@ -26,7 +26,6 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
 from zkconsumer.operations.brokers_reader import member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
@@ -309,7 +308,7 @@ class Endless:
 
 def test_too_many_offsets_are_cut_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_reader, "MOST_NODES", 100)
-    session, draft = Endless(1000, topics=3), SnapshotDraft("g", 1)
+    session, draft = Endless(1000, topics=3), GroupSnapshot("g", 1)
     assert ZooKeeperReader(cast("Session", session), draft, soon()).read()
     assert len(draft.offsets) == 100
     assert session.read < 150

@@ -11,8 +11,7 @@ from hypothesis import strategies as some
 
 from tests.values import present
 from zkconsumer.assignors.assignor import java_hash
-from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.java_sticky import SubscribedMember
+from zkconsumer.assignors.java_consumer_assignors import SubscribedMember, range_assignment, roundrobin_assignment
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition

@@ -135,13 +135,13 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     member = new_member(strategy)
     batch = begin_a_batch(member, 7)
     joined = join(connector := new_connector(strategy))
-    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(one.revoked for one in member.member.group.positions().values()), 20, "a rebalance")
     await_heartbeats(cluster, 10)
     assert connector.state.owned == 0
-    assert len(member.member.positions()) == 4
+    assert len(member.member.group.positions()) == 4
     member.settle(batch)
     eventually(lambda: member.claim(ALL, patient=True) and connector.state.owned == 2, 20, "both to have a half")
-    mine = set(member.member.positions())
+    mine = set(member.member.group.positions())
     assert read(joined.result(20)[0], 6) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
 
 
@@ -151,8 +151,8 @@ def test_a_batch_longer_than_releaseafter_is_not_waited_for(
     member = new_member(releaseAfter="0.5")
     batch = begin_a_batch(member, 7)
     stream = join(new_connector()).result(20)[0]
-    eventually(lambda: len(member.member.positions()) == 2, 20, "both to have a half")
-    mine = set(member.member.positions())
+    eventually(lambda: len(member.member.group.positions()) == 2, 20, "both to have a half")
+    mine = set(member.member.group.positions())
     member.settle(batch)  # nothing is committed of partitions that another member owns by now
     assert member.claim(ALL, patient=False) == mine
     assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
@@ -176,7 +176,7 @@ def test_a_query_that_ends_during_a_batch_leaves_at_once(
     member = new_member()
     begin_a_batch(member, 7)
     joined = join(connector := new_connector())
-    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(one.revoked for one in member.member.group.positions().values()), 20, "a rebalance")
     member.leave()
     stream = joined.result(20)[0]
     eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")

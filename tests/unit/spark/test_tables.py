@@ -28,10 +28,9 @@ from zkconsumer.operations.group_snapshot import (
     OwnerNode,
     Problem,
 )
-from zkconsumer.spark import ZkConsumerDataSource
+from zkconsumer.spark import ZkConsumerDataSource, table_reader
 from zkconsumer.spark.batch_reader import BatchReader
-from zkconsumer.spark.table_reader import TableOptions, TableReader, batches, parse_table, table_schema, table_types
-from zkconsumer.spark.table_rows import TABLES
+from zkconsumer.spark.table_reader import TABLES, batches, parse_table, table_schema, table_types
 
 BASE = {"zookeeper.connect": "zk:2181/kafka", "table": "lag"}
 T0 = TopicPartition("t", 0)
@@ -247,10 +246,10 @@ def created(options: Mapping[str, str]) -> StructType:
     return StructType.fromJson(found.schema().jsonValue())
 
 
-def table_options(schema: StructType, **given: str) -> TableOptions:
+def table_options(schema: StructType, **given: str) -> table_reader.TableOptions:
     """The options of a query of a table with these columns."""
     reader = ZkConsumerDataSource(given).reader(schema)
-    assert isinstance(reader, TableReader)
+    assert isinstance(reader, table_reader.TableReader)
     return reader.options
 
 

@@ -10,10 +10,8 @@ import pytest
 
 from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing import ManualClock
-from zkconsumer.testing.committed_offsets import CommittedOffset, CommittedOffsets, ExpiryBasis, OffsetsTopic
-from zkconsumer.testing.fake_coordinator import GroupCoordinator
-from zkconsumer.testing.group_members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest, subscribed_topics
+from zkconsumer.testing import ManualClock, fake_coordinator
+from zkconsumer.testing.fake_coordinator import CommittedOffset, CommittedOffsets, GroupCoordinator
 from zkconsumer.testing.group_states import (
     MOVES,
     NEW,
@@ -22,6 +20,11 @@ from zkconsumer.testing.group_states import (
     CoordinatorRules,
     GroupAction,
     GroupRequest,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+    subscribed_topics,
 )
 
 REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
@@ -42,7 +45,7 @@ class House:
 
     def __init__(self, rules: CoordinatorRules | None = None) -> None:
         self.clock = ManualClock()
-        self.journal = OffsetsTopic()
+        self.journal = fake_coordinator.OffsetsTopic()
         self.groups = GroupCoordinator(rules or CoordinatorRules(), self.clock, self.journal, lambda: None)
         self.answers = Answers()
         self.clock.listen(self.groups.tick)
@@ -294,15 +297,15 @@ def test_an_expired_session_is_the_tests_to_decide() -> None:
 
 def test_the_first_to_die_is_due_and_only_what_is_due_dies() -> None:
     offsets = CommittedOffsets(CoordinatorRules(offsets_retention=1000.0))
-    alone = ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
+    alone = fake_coordinator.ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
     assert offsets.due(alone) is None
-    offsets.commit(("t", 0), CommittedOffset(5, -1, "", 50.0))
-    offsets.commit(("t", 1), CommittedOffset(6, -1, "", 40.0))
-    offsets.commit(("u", 0), CommittedOffset(7, -1, "", 40.0, expires=2000.0))
+    offsets[("t", 0)] = CommittedOffset(5, -1, "", 50.0)
+    offsets[("t", 1)] = CommittedOffset(6, -1, "", 40.0)
+    offsets[("u", 0)] = CommittedOffset(7, -1, "", 40.0, expires=2000.0)
     assert offsets.due(alone) == 1040.0
     assert offsets.expire(1039.9, alone) == []
     assert offsets.expire(1040.0, alone) == [("t", 1)]
-    assert (offsets.places(), offsets.due(alone)) == ([("t", 0), ("u", 0)], 1050.0)
+    assert (sorted(offsets), offsets.due(alone)) == ([("t", 0), ("u", 0)], 1050.0)
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
-from zkconsumer.core.load_report import PartitionLoad
-from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, decode_plan, encode_plan
+from zkconsumer.core.placement_plan import PartitionLoad, PlacementPlan, PlanInputs, decode_plan, encode_plan
 from zkconsumer.model import LAG_AWARE, STICKY, ConsumerId, TopicPartition
 
 PLACE = Path(__file__).parent.parent / "data" / "zkconsumer_plans.jsonl"

@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
     CoordinatedBy,
     GroupSide,
@@ -36,6 +35,11 @@ _REBALANCING = frozenset(
 _FAILED = 1
 MOST_WARNINGS = 5
 """The most findings about one group that are printed."""
+
+
+def chosen(text: str) -> list[str]:
+    """Return the words of a list such as ``stable,empty``, in small letters."""
+    return [word.strip().lower() for word in text.split(",")]
 
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ result, and ``operations.offset_writer`` writes the stores.
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 import warnings
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.migration_steps import MigratedGroup
-from zkconsumer.cli.source_arguments import connect_options
+from zkconsumer.cli.source_arguments import add_topics, connect_options, seconds_argument
 from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
@@ -58,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--config", metavar="FILE", help="the former name of --command-config")
     where.add_argument("--zookeeper", metavar="CONNECT", help="zookeeper.connect, in place of the file's")
     where.add_argument(
-        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each access to a store (default: 30)"
+        "--timeout",
+        type=seconds_argument,
+        default=30.0,
+        metavar="S",
+        help="seconds for each access to a store (default: 30)",
     )
     _add_actions(parser)
     _add_selection(parser)
@@ -67,13 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     moves = parser.add_argument_group("what to move")
-    moves.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="TOPIC[:0,1,4-7]",
-        help="only this topic, or these partitions of it; may be repeated",
-    )
+    add_topics(moves, "only this topic, or these partitions of it")
     moves.add_argument(
         "--from-file", metavar="FILE", help="with --to: write the offsets of this CSV, in place of the other store's"
     )
@@ -106,7 +103,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--force", action="store_true", help="with --rollback: also restore offsets that changed since")
     how.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds_argument,
         default=0.0,
         metavar="S",
         help="with --verify: repeat the comparison for so many seconds while the stores differ",
@@ -126,13 +123,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         choices=stores,
         help="print this store's offsets as the CSV of kafka-consumer-groups.sh (topic,partition,offset)",
     )
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Self, TypeVar
+from typing import Self
 
 from zkconsumer.cli.offsets.write_report import StopSignals
+from zkconsumer.cli.source_arguments import parsed_file
 from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
@@ -36,7 +37,6 @@ from zkconsumer.core.migration_plan import (
     plan_rollback,
 )
 from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
-from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_writer import OffsetRun, WriteState
@@ -204,7 +204,7 @@ def move(
     if source is None:
         wanted = group.offsets(target.other).read(group.deadline())
     else:
-        wanted = {tp: StoreEntry(offset) for tp, offset in _from_file(source, parse_csv, group.group).items()}
+        wanted = {tp: StoreEntry(offset) for tp, offset in parsed_file(source, parse_csv, group.group).items()}
     wanted, held = selection.of(wanted), selection.of(held)
     if not wanted:
         complain(f"{source or target.other} holds no offset of group {group.group}{_of(selection)}")
@@ -228,7 +228,7 @@ def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, op
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
-    backup = _from_file(file, parse_backup)
+    backup = parsed_file(file, parse_backup)
     if backup.group != group.group:
         complain(f"{file} is of group {backup.group!r}; nothing was done")
         return UNDECIDED
@@ -312,21 +312,6 @@ def _outcome(step: Step, run: OffsetRun, held: Mapping[TopicPartition, StoreEntr
         return "removed" if step.verdict is MoveVerdict.REMOVE else f"written: {now}"
     told = now == step.before and result.state is not WriteState.WRITTEN
     return str(result) if told else f"{result}; {entry_text(now)} stands there now"
-
-
-# ---- files ----
-
-
-T = TypeVar("T")
-
-
-def _from_file(path: Path, parse: Callable[..., T], *arguments: str) -> T:
-    try:
-        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors write a byte order mark
-    except OSError as error:
-        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigException(str(path), str(error)) from None
 
 
 # ---- output ----

@@ -1,8 +1,8 @@
-"""``zkconsumer offsets reset``, which is also ``zkconsumer groups --reset-offsets``. The main thread's.
+"""``zkconsumer offsets reset``, which is also ``zkconsumer groups --reset-offsets``, and ``undo``. The main thread's.
 
-The texts and the order on standard output are those of ``kafka-consumer-groups.sh`` 3.9: warnings about empty
-partitions, errors, and then the table or the CSV. Differs on purpose: a refusal makes the exit code 1, and rows are
-sorted.
+``undo`` puts back the offsets that a reset, a prune, a migration or an undo overwrote. The texts of ``reset`` and the
+order on standard output are those of ``kafka-consumer-groups.sh`` 3.9: warnings about empty partitions, errors, and
+then the table or the CSV. Differs on purpose: a refusal makes the exit code 1, and rows are sorted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,35 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
+from zkconsumer.cli.offsets.reset_arguments import (
+    KAFKAS_FILE,
+    MISSING_EXECUTE,
+    add_wait_argument,
+    number_of,
+    scenario_of,
+    wrong_usage,
+)
 from zkconsumer.cli.offsets.write_report import OperatedGroup, StopSignals, StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import connect_options, open_client, open_source
-from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
+from zkconsumer.cli.source_arguments import (
+    add_connection_arguments,
+    add_execution,
+    connect_options,
+    open_client,
+    open_source,
+    parsed_file,
+)
+from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.migration_plan import PartitionSelection, Store, parse_selection, stored_as
-from zkconsumer.core.offset_files import format_csv, parse_csv
+from zkconsumer.core import migration_plan
+from zkconsumer.core.migration_plan import MovePlan, MoveVerdict, PartitionSelection, Step, Store
+from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_files import Backup, format_csv, parse_backup, parse_csv
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations import offset_reset
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
-from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
+from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario
 from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
 from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.runtime.deadline import Deadline
@@ -69,7 +86,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
 
 def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: ClusterClient | None) -> list[ResetPlan]:
     (scenario,) = scenario_of(arguments)
-    selection = parse_selection(arguments.topic)
+    selection = migration_plan.parse_selection(arguments.topic)
     now = time.time_ns() // 1_000_000
     groups = list(source.groups()) if arguments.all_groups else arguments.group
     files = _from_file(arguments.from_file, groups) if scenario is Scenario.FROM_FILE else {}
@@ -85,7 +102,7 @@ def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: Cluste
             if scenario.by_time:
                 time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
                 target = _with_times(client, snapshot, target, selection, time_asked)
-        plan = plan_reset(snapshot, target, selection, _stores(arguments.store))
+        plan = offset_reset.plan_reset(snapshot, target, selection, _stores(arguments.store))
         if arguments.verbose and client is not None:
             times = times_of(client, snapshot, {one.partition: one.new for one in plan.resets})
             plan = replace(plan, resets=tuple(replace(one, time=times.get(one.partition)) for one in plan.resets))
@@ -104,11 +121,7 @@ def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
 
 
 def _with_times(
-    client: ClusterClient,
-    snapshot: GroupSnapshot,
-    target: ResetTarget,
-    selection: PartitionSelection,
-    wanted_time: int,
+    client: ClusterClient, snapshot: GroupSnapshot, target: ResetTarget, selection: PartitionSelection, wanted_time: int
 ) -> ResetTarget:
     """Return the target with the offsets by time of all partitions that may be reset. Raises BrokerError."""
     asked = snapshot.partitions_of(selection.topics or snapshot.topics)
@@ -121,13 +134,7 @@ def _with_times(
 
 def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicPartition, int]]:
     """Return the offsets of each group in the CSV file. Raises ConfigException."""
-    try:
-        text = Path(name).read_text(encoding="utf-8-sig")
-        found: dict[str, Mapping[TopicPartition, int]] = {group: parse_csv(text, group) for group in groups}
-    except OSError as error:
-        raise ConfigException(name, f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigException(name, str(error)) from None
+    text, found = parsed_file(Path(name), lambda text: (text, {group: parse_csv(text, group) for group in groups}))
     first = next((line for line in text.splitlines() if line.strip()), "")
     if len(groups) != 1 and first.count(",") < 3:
         raise ConfigException(name, "names no groups: with several groups each line is group,topic,partition,offset")
@@ -156,7 +163,7 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
-            wanted = {one.partition: stored_as(store, one.new) for one in resets}
+            wanted = {one.partition: migration_plan.stored_as(store, one.new) for one in resets}
             expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
@@ -248,3 +255,108 @@ def reset_table(plans: Sequence[ResetPlan], *, verbose: bool) -> Table:
 
 def _verbose_row(group: str, one: PartitionReset) -> tuple[str | int | None, ...]:
     return (group, *one.partition, one.current, one.new, one.lag_after, one.effect)
+
+
+_WHAT = {
+    MoveVerdict.SAME: "the same already",
+    MoveVerdict.WRITE: "put back",
+    MoveVerdict.REMOVE: "remove",
+    MoveVerdict.UNDECIDED: "REFUSED",
+    MoveVerdict.LEFT: "left as it is",
+}
+
+
+def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file that a reset, a prune or a migration wrote")
+    how = parser.add_argument_group("how")
+    shown = "show what would be put back; the default"
+    add_execution(how, shown, "put the offsets back", "what this overwrites")
+    how.add_argument("--force", action="store_true", help="also put back offsets that changed since")
+    add_wait_argument(how)
+    add_format_argument(parser)
+    add_connection_arguments(parser)
+
+
+def run_undo(arguments: argparse.Namespace) -> int:
+    """Run the command. Return the exit code. Raises: ZkConsumerError."""
+    if arguments.dry_run and arguments.execute:
+        print("only one of --execute and --dry-run goes", file=sys.stderr)
+        return 2
+    if arguments.undo_file is not None and (
+        not arguments.execute or len(arguments.files) > 1 or not arguments.undo_file
+    ):
+        print("--undo-file goes with --execute and with one file only", file=sys.stderr)
+        return 2
+    backups = [parsed_file(Path(name), _checked_backup) for name in arguments.files]
+    with open_client(arguments) as client, StopSignals() as stop:
+        report = WriteReport(client.timeout, arguments.wait, connect_options(arguments), stop)
+        rows: list[tuple[str | int | None, ...]] = []
+        for name, backup in zip(arguments.files, backups, strict=True):
+            if stop():
+                break
+            rows += _undo(report, client, name, backup, arguments)
+        columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "EFFECT")
+        print(render(Table(columns, rows), arguments.format), flush=True)
+        if not arguments.execute:
+            complain("nothing was written; --execute puts the offsets back")
+        return report.code()
+
+
+def _checked_backup(text: str) -> Backup:
+    """Return the content of an undo file. Raises ValueError, also for names that no node can have."""
+    backup = parse_backup(text)
+    for name in (backup.group, *(tp.topic for tp in backup.saved)):
+        problem = name_problem(name)
+        if problem is not None:
+            raise ValueError(f"{name!r}: {problem}")
+    return backup
+
+
+def _undo(
+    report: WriteReport, client: ClusterClient, name: str, backup: Backup, arguments: argparse.Namespace
+) -> list[tuple[str | int | None, ...]]:
+    """Undo one file. Return its rows of the table."""
+    if backup.cluster != client.zookeeper:
+        complain(f"note: {name} was made with zookeeper.connect={backup.cluster or 'nothing'}")
+    with OperatedGroup(client, backup.group) as group:
+        offsets = group.offsets(backup.store)
+        held = {tp: one for tp, one in offsets.read(Deadline(client.timeout)).items() if tp in backup.saved}
+        plan = migration_plan.plan_rollback(backup.store, backup.saved, held, force=arguments.force)
+        live, refused = _refusals(client, backup, plan)
+        for text in refused:
+            complain(f"{name}: {text}")
+        if plan.undecided:
+            complain(
+                f"{name}: {len(plan.undecided)} partitions were changed since, see REFUSED; --force puts them back too"
+            )
+        if refused or plan.undecided:
+            report.failed = True
+        elif arguments.execute:
+            wanted = {step.partition: step.after for step in plan.changes}
+            expected = {step.partition: None if step.before is None else step.before.valid for step in plan.changes}
+            file = Path(arguments.undo_file) if arguments.undo_file is not None else None
+            try:
+                report.perform(group, StoreChange(backup.store, wanted, expected, live), file)
+            except (RegistryError, BrokerError, ConfigException) as error:
+                report.failed = True
+                complain(f"{name}: nothing was written: {error}")
+        return [_row(backup.group, step) for step in plan.steps]
+
+
+def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
+    """Return the partitions with live owners that adopt, and why offsets must not be written now."""
+    snapshot = LiveSource(client).snapshot(backup.group)
+    texts = offset_reset.unread(snapshot, (backup.store,)) + list(
+        filter(None, [offset_reset.brokers_refusal(snapshot)])
+    )
+    owners, against = offset_reset.adopting_owners(snapshot, [step.partition for step in plan.changes])
+    texts += [f"{tp}: {reason}" for tp, reason in sorted(against.items())]
+    return list(owners), texts
+
+
+def _row(group: str, step: Step) -> tuple[str | int | None, ...]:
+    what = _WHAT[step.verdict] + (f": {step.reason}" if step.reason else "")
+    before = None if step.before is None else migration_plan.entry_text(step.before)
+    after = None if step.source is None else migration_plan.entry_text(step.source)
+    return (group, *step.partition, before, after, what)

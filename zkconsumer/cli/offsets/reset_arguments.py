@@ -7,15 +7,14 @@ their fraction may be missing, and a fraction has exactly three digits. Java rea
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
-from zkconsumer.cli.source_arguments import add_source_arguments
-from zkconsumer.cli.tables import add_format_argument
+from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, seconds_argument
+from zkconsumer.cli.tables import Options, add_format_argument
 from zkconsumer.core.migration_plan import Store, parse_selection
 from zkconsumer.core.names import name_problem
 from zkconsumer.operations.offset_reset import Scenario
@@ -59,13 +58,7 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which offsets")
     which.add_argument("--group", action="append", default=[], metavar="GROUP", help="a group; may be repeated")
     which.add_argument("--all-groups", action="store_true", help="all groups")
-    which.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="TOPIC[:0,1,2]",
-        help="this topic, or these partitions of it; may be repeated",
-    )
+    add_topics(which, "this topic, or these partitions of it")
     which.add_argument("--all-topics", action="store_true", help="all partitions of which the group has an offset")
     which.add_argument(
         "--store",
@@ -74,8 +67,7 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_scenarios(parser)
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="show the new offsets, and write nothing; the default")
-    how.add_argument("--execute", action="store_true", help="write the new offsets")
+    add_execution(how, "show the new offsets, and write nothing; the default", "write the new offsets")
     how.add_argument("--export", action="store_true", help="print the new offsets as CSV, for --from-file")
     how.add_argument(
         "--undo-file",
@@ -88,11 +80,11 @@ def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
 
 
-def add_wait_argument(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+def add_wait_argument(parser: Options) -> None:
     """Declare ``--wait``."""
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds_argument,
         default=WAIT,
         metavar="S",
         help=f"seconds that live members have to go on from the new offsets (default: {WAIT:g})",
@@ -111,21 +103,17 @@ def _add_scenarios(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--shift-by", type=_offset, metavar="N", help="the present offset plus N, which may be negative")
     where.add_argument(
         "--to-datetime",
-        type=_datetime,
+        type=_with_reason(parse_datetime),
         metavar="YYYY-MM-DDTHH:mm:SS.sss",
         help="the first message from this time on; UTC, or with a zone at its end",
     )
     where.add_argument(
-        "--by-duration", type=_duration, metavar="PnDTnHnMnS", help="the first message of this time before now"
+        "--by-duration",
+        type=_with_reason(parse_duration),
+        metavar="PnDTnHnMnS",
+        help="the first message of this time before now",
     )
     where.add_argument("--from-file", metavar="FILE", help="the offsets in this CSV file, as --export prints it")
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
 
 
 def _offset(text: str) -> int:
@@ -135,18 +123,16 @@ def _offset(text: str) -> int:
     return value
 
 
-def _datetime(text: str) -> int:
-    try:
-        return parse_datetime(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _with_reason(parse: Callable[[str], int]) -> Callable[[str], int]:
+    """Return the parser of an option that tells why a text is none."""
 
+    def parsed(text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def _duration(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return parsed
 
 
 def scenario_of(arguments: argparse.Namespace) -> list[Scenario]:

@@ -15,10 +15,10 @@ from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
-from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
+from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.events import Answer, Answered, Found, Synced
 from zkconsumer.model import Endpoint

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
-from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import FencedInstanceIdError, MemberIdRequiredError, ZkConsumerError
+from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.coordinator.assignment import Assignment

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
-from zkconsumer.core.load_report import PartitionLoad, decode_loads, encode_loads
-from zkconsumer.core.placement_plan import consumer_of
+from zkconsumer.core.placement_plan import PartitionLoad, consumer_of, decode_loads, encode_loads
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition

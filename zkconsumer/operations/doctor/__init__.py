@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zkconsumer.operations.doctor import (
-    balance,
-    cluster,
-    findings,
-    members,
-    offsets,
-    owners,
-    strategies,
-    timeouts,
-)
+from zkconsumer.operations.doctor import balance, cluster, findings, members, offsets, owners, strategies, timeouts
 from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 

@@ -24,7 +24,6 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LoanNode, NoteSummary, PointedMessage, PointersNode
 from zkconsumer.operations.group_view import MemberKind, member_kind
-from zkconsumer.zookeeper import paths
 
 NEARLY_FULL = MOST_POINTERS * 4 // 5
 """Pointers of one kind from which on a partition is reported, before it is full and stops."""
@@ -49,7 +48,7 @@ def parked_without_member(seen: Observations) -> Iterator[Finding]:
         return
     unread = why_no_nodes(snapshot, "ids")
     ours = [name for name, node in snapshot.members.items() if member_kind(node) in _OURS]
-    number, where = sum(parked.values()), _pointers_path(snapshot, min(parked))
+    number, where = sum(parked.values()), snapshot.path("parked", *min(parked))
     start = "start a member of this package with run(..., concurrency=...), or export them: "
     start += our_command(snapshot, "dead", "export", snapshot.group, "--parked", "--to", "FILE")
     if not ours and not unread:
@@ -66,7 +65,7 @@ def parked_without_member(seen: Observations) -> Iterator[Finding]:
         text = f"parked messages of {counted(len(overdue), 'partition')} are overdue: their owners do not handle them"
         evidence = f"due {seconds(max(overdue.values()))} ago; partitions {partitions_text(overdue)}"
         remedy = "let the owners run with concurrency=, and look at connector.state of each owner"
-        yield Finding(Level.WARN, text, evidence, _pointers_path(snapshot, min(overdue)), remedy)
+        yield Finding(Level.WARN, text, evidence, snapshot.path("parked", *min(overdue)), remedy)
 
 
 def parked_beside_scala(seen: Observations) -> Iterator[Finding]:
@@ -85,7 +84,7 @@ def parked_beside_scala(seen: Observations) -> Iterator[Finding]:
         number = sum(parked[tp] for tp in theirs)
         evidence = f"{counted(number, 'parked message')} of {partitions_text(theirs)}; Scala: {listed(scala, 3)}"
         remedy = "replace the Scala members, or use Retry(park_after=...) so large that nothing is parked"
-        yield Finding(Level.WARN, text, evidence, _pointers_path(snapshot, theirs[0]), remedy)
+        yield Finding(Level.WARN, text, evidence, snapshot.path("parked", *theirs[0]), remedy)
     elif parked:
         text = "Scala members are in a group that parks messages: a partition that moves to one of them leaves its"
         text += " parked messages behind"
@@ -96,7 +95,7 @@ def full_pointers(seen: Observations) -> Iterator[Finding]:
     """Find partitions with nearly as many pointers as they may have, and nodes of pointers that cannot be read."""
     snapshot = seen.latest
     for tp, node in sorted(snapshot.pointers.items()):
-        path = _pointers_path(snapshot, tp)
+        path = snapshot.path("parked", *tp)
         if node.parked is None or node.dead is None:
             yield _unreadable_pointers(snapshot, tp, node)
             continue
@@ -114,7 +113,7 @@ def full_pointers(seen: Observations) -> Iterator[Finding]:
 
 
 def _unreadable_pointers(snapshot: GroupSnapshot, tp: TopicPartition, node: PointersNode) -> Finding:
-    path = _pointers_path(snapshot, tp)
+    path = snapshot.path("parked", *tp)
     if node.stat is None:
         return unknown(f"the pointers of {tp} were not read: {node.problem}", node=path)
     return Finding(
@@ -138,7 +137,7 @@ def dead_letters(seen: Observations) -> Iterator[Finding]:
             evidence += f"; {first} at offset {example.offset}: {_why(example)}"
         text = f"{counted(sum(dead.values()), 'dead letter')} wait: messages that were given up"
         remedy = "look at them, then replay or drop them: " + _dead(snapshot, "list")
-        yield Finding(Level.WARN, text, evidence, _pointers_path(snapshot, first), remedy)
+        yield Finding(Level.WARN, text, evidence, snapshot.path("parked", *first), remedy)
 
 
 def held_bases(seen: Observations) -> Iterator[Finding]:
@@ -161,14 +160,14 @@ def held_bases(seen: Observations) -> Iterator[Finding]:
             evidence += f"; offset {failing.offset:,} has failed {counted(failing.failed, 'time')}"
             evidence += f", first {seconds(snapshot.taken - failing.first_ms)} ago" if failing.first_ms else ""
         remedy = "look at connector.state of the owner: a handler that does not return, or park_after too large"
-        yield Finding(Level.WARN if long or stays else Level.NOTE, text, evidence, _ack_path(snapshot, tp), remedy)
+        yield Finding(Level.WARN if long or stays else Level.NOTE, text, evidence, snapshot.path("acks", *tp), remedy)
 
 
 def void_notes(seen: Observations) -> Iterator[Finding]:
     """Find notes that do not count because somebody else wrote the offset, and ones that cannot be read."""
     snapshot = seen.latest
     for tp, node in sorted(snapshot.acks.items()):
-        path, offset = _ack_path(snapshot, tp), snapshot.offsets.get(tp)
+        path, offset = snapshot.path("acks", *tp), snapshot.offsets.get(tp)
         if node.stat is None:
             yield unknown(f"the note of {tp} was not read: {node.problem}", node=path)
         elif node.note is None:
@@ -203,7 +202,7 @@ def lost_loans(seen: Observations) -> Iterator[Finding]:
     snapshot = seen.latest
     for tp, loans in sorted(snapshot.loans.items()):
         for borrower, loan in sorted(loans.items()):
-            path = f"{paths.CONSUMERS}/{snapshot.group}/loans/{tp.topic}/{tp.partition}/{borrower}"
+            path = snapshot.path("loans", *tp, borrower)
             if loan.stat is None:
                 yield unknown(f"the loan of {tp} to {borrower} was not read: {loan.problem}", node=path)
             elif loan.problem:
@@ -253,7 +252,7 @@ def pointers_and_retention(seen: Observations) -> Iterator[Finding]:
         waiting = [one for one in firsts if one is not None and not one.reason.startswith(LOST)]
         if not waiting:
             continue
-        first, path = min(waiting, key=lambda one: one.offset), _pointers_path(snapshot, tp)
+        first, path = min(waiting, key=lambda one: one.offset), snapshot.path("parked", *tp)
         log = snapshot.logs.get(tp)
         if log is None or log.start is None:
             why = "" if log is None or not log.problem else f": {log.problem}"
@@ -309,7 +308,7 @@ def mixed_sharing(seen: Observations) -> Iterator[Finding]:
             shares[name] = share
     if not shares:
         return
-    path = f"{paths.CONSUMERS}/{snapshot.group}/ids"
+    path = snapshot.path("ids")
     owned = {tp: ConsumerId(node.thread.rpartition("-")[0]) for tp, node in snapshot.owners.items() if node.thread}
     closed = sorted(tp for tp, owner in owned.items() if owner in snapshot.members and owner not in shares)
     if closed:
@@ -339,11 +338,3 @@ def _why(one: PointedMessage) -> str:
 
 def _dead(snapshot: GroupSnapshot, verb: str, *more: str) -> str:
     return our_command(snapshot, "dead", verb, snapshot.group, *more)
-
-
-def _ack_path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
-    return f"{paths.CONSUMERS}/{snapshot.group}/acks/{tp.topic}/{tp.partition}"
-
-
-def _pointers_path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
-    return f"{paths.CONSUMERS}/{snapshot.group}/parked/{tp.topic}/{tp.partition}"

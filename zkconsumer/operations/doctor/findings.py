@@ -192,7 +192,7 @@ def why_no_nodes(snapshot: GroupSnapshot, part: str) -> str:
     """
     if not snapshot.zookeeper:
         return "ZooKeeper was not asked"
-    return why_unread(snapshot, f"{paths.CONSUMERS}/{snapshot.group}/{part}")
+    return why_unread(snapshot, snapshot.path(part))
 
 
 def topics_problem(snapshot: GroupSnapshot) -> str:
@@ -223,7 +223,7 @@ def not_read(snapshot: GroupSnapshot, word: str) -> str:
 def forbidden_nodes(snapshot: GroupSnapshot) -> list[str]:
     """Return the paths that ZooKeeper does not let us read, each once. The check ``acl`` tells them."""
     found = {one.what for one in snapshot.problems if is_forbidden(one.why) and one.what.startswith("/")}
-    group = f"{paths.CONSUMERS}/{snapshot.group}"
+    group = snapshot.path()
     for part, nodes in (("owners", snapshot.owners), ("offsets", snapshot.offsets)):
         found |= {f"{group}/{part}/{tp.topic}/{tp.partition}" for tp, one in nodes.items() if is_forbidden(one.problem)}
     found |= {f"{group}/ids/{name}" for name, one in snapshot.members.items() if is_forbidden(one.problem)}

@@ -21,7 +21,6 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
-from zkconsumer.zookeeper import paths
 
 JUTE_MAXBUFFER = 1_048_575
 """The largest answer of ZooKeeper that its clients and servers accept by default, in bytes."""
@@ -37,7 +36,7 @@ def unreadable_nodes(seen: Observations) -> Iterator[Finding]:
     """Find registrations that members cannot read. One of them stops the rebalances of all Scala members."""
     snapshot = seen.latest
     for consumer, node in sorted(snapshot.members.items()):
-        path = _path(snapshot, consumer)
+        path = snapshot.path("ids", consumer)
         if node.registration is not None:
             continue
         if node.stat is None:
@@ -60,11 +59,13 @@ def double_registrations(seen: Observations) -> Iterator[Finding]:
     by_session: dict[int, list[ConsumerId]] = {}
     for consumer, node in sorted(snapshot.members.items()):
         if node.stat is None:
-            yield unknown(f"the session of {consumer} was not read: {node.problem}", node=_path(snapshot, consumer))
+            yield unknown(
+                f"the session of {consumer} was not read: {node.problem}", node=snapshot.path("ids", consumer)
+            )
         elif node.stat.ephemeral_owner:
             by_session.setdefault(node.stat.ephemeral_owner, []).append(consumer)
         else:
-            path = _path(snapshot, consumer)
+            path = snapshot.path("ids", consumer)
             yield Finding(
                 Level.ERROR,
                 f"the registration of {consumer} is persistent: no session ends it, and its share of the partitions"
@@ -79,7 +80,7 @@ def double_registrations(seen: Observations) -> Iterator[Finding]:
                 Level.WARN,
                 f"one session has {len(twins)} registrations: partitions are reserved for members that do not exist",
                 f"session {session:#x}: {listed(twins)}",
-                _path(snapshot, twins[0]),
+                snapshot.path("ids", twins[0]),
                 "restart that process, and make one connector for each session",
             )
     yield from _doubles_in_a_process(snapshot)
@@ -99,7 +100,7 @@ def _doubles_in_a_process(snapshot: GroupSnapshot) -> Iterator[Finding]:
                 Level.NOTE,
                 f"process {process} on {host} has {len(twins)} connectors in this group",
                 listed(twins),
-                _path(snapshot, twins[0]),
+                snapshot.path("ids", twins[0]),
                 "one connector with more streams takes less, and rebalances once",
             )
 
@@ -112,7 +113,7 @@ def _missing_topics(snapshot: GroupSnapshot, consumer: ConsumerId, one: Registra
             f"{consumer} subscribes also to {listed(missing, 3)}, {'which does' if len(missing) == 1 else 'which do'}"
             " not exist",
             f"subscription {listed(sorted(one.subscription))}",
-            _path(snapshot, consumer),
+            snapshot.path("ids", consumer),
             "create the topic, or correct the subscription",
         )
 
@@ -129,9 +130,9 @@ def idle_members(seen: Observations) -> Iterator[Finding]:
             if not why and not one.is_wildcard:
                 yield from _missing_topics(snapshot, consumer, one)
             continue
-        if one.subscription and f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}" in seen.analysis.view.unreadable:
+        if one.subscription and snapshot.path("ids", consumer) in seen.analysis.view.unreadable:
             continue  # its filter cannot be computed here
-        path = _path(snapshot, consumer)
+        path = snapshot.path("ids", consumer)
         if not one.subscription:
             yield Finding(
                 Level.WARN,
@@ -167,7 +168,7 @@ def membership_size(seen: Observations) -> Iterator[Finding]:
             f"listing the members takes {size} bytes"
             + (": clients refuse it and lose their connection" if full else ", more than half of what clients accept"),
             f"{counted(len(snapshot.members), 'member')}; jute.maxbuffer {JUTE_MAXBUFFER}",
-            f"{paths.CONSUMERS}/{snapshot.group}/ids",
+            snapshot.path("ids"),
             "use fewer members with more streams each, or raise jute.maxbuffer on all servers and clients",
         )
 
@@ -179,7 +180,7 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
     first = next((one for one in seen.earlier if one.ids_node is not None), None)
     if node is None or (not snapshot.members and first is None):
         return
-    path, causes = (f"{paths.CONSUMERS}/{snapshot.group}/ids", "look for long pauses of the JVM, a short")
+    path, causes = (snapshot.path("ids"), "look for long pauses of the JVM, a short")
     causes += " zookeeper.session.timeout.ms, restarts, and the network between members and ZooKeeper"
     if first is not None and first.ids_node is not None and first.ids_node.ctime == node.ctime:
         span = max(1, snapshot.taken - first.taken)
@@ -215,7 +216,7 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
 def mixed_coordination(seen: Observations) -> Iterator[Finding]:
     """Find members of both ``message.model``s, migrations that stand half way, and members on both sides."""
     snapshot = seen.latest
-    shared = f"{paths.CONSUMERS}/{snapshot.group}/broadcast/"
+    shared = snapshot.path("broadcast", "")
     broadcasting = sorted(path for path, stat in snapshot.other_nodes.items() if path.startswith(shared))
     if broadcasting and snapshot.members:
         yield Finding(
@@ -234,7 +235,7 @@ def _two_coordinators(snapshot: GroupSnapshot) -> Iterator[Finding]:
     kinds = {consumer: member_kind(node) for consumer, node in snapshot.members.items()}
     bridges = sorted(consumer for consumer, kind in kinds.items() if kind is MemberKind.BRIDGE)
     plain = sorted(consumer for consumer, kind in kinds.items() if kind is not MemberKind.BRIDGE)
-    path = f"{paths.CONSUMERS}/{snapshot.group}/ids"
+    path = snapshot.path("ids")
     verify = our_command(snapshot, "migrate", snapshot.group, "--verify")
     if bridges and plain:
         text = f"{counted(len(bridges), 'bridge')} beside {counted(len(plain), 'plain member')}"
@@ -263,7 +264,3 @@ def _two_coordinators(snapshot: GroupSnapshot) -> Iterator[Finding]:
     if brokers.members and bridges and plain:
         text = "bridges are in the brokers' group although plain members remain: they leave it soon"
         yield Finding(Level.NOTE, text, listed(plain, 3), path, "look again in a minute")
-
-
-def _path(snapshot: GroupSnapshot, consumer: str) -> str:
-    return f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"

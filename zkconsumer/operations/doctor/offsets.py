@@ -45,14 +45,10 @@ def _committed(snapshot: GroupSnapshot) -> Iterator[tuple[TopicPartition, _Commi
     for tp, node in sorted(snapshot.offsets.items()):
         if node.offset is not None:
             written = None if node.stat is None else node.stat.mtime
-            yield tp, _Committed(node.offset, "ZooKeeper", _path(snapshot, tp), written)
+            yield tp, _Committed(node.offset, "ZooKeeper", snapshot.path("offsets", *tp), written)
     for tp, stored in sorted((snapshot.kafka_offsets or {}).items()):
         if stored.offset is not None:
             yield tp, _Committed(stored.offset, "Kafka", "", None)
-
-
-def _path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
-    return f"/consumers/{snapshot.group}/offsets/{tp.topic}/{tp.partition}"
 
 
 def _reset(snapshot: GroupSnapshot, tp: TopicPartition, where: str) -> str:
@@ -77,7 +73,7 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
     existing = set(snapshot.partitions_of(by_topic))
     for topic, stored in by_topic.items():
         known = snapshot.topics.get(topic)
-        node = f"/consumers/{snapshot.group}/offsets/{topic}"
+        node = snapshot.path("offsets", topic)
         if unread := why_topic_unread(snapshot, topic):
             yield unknown(f"whether topic {topic} exists: {unread}", node=node)
         elif known is None:
@@ -162,20 +158,22 @@ def offsets_that_are_no_numbers(seen: Observations) -> Iterator[Finding]:
         if _NONE.match(node.problem) or (node.offset is not None and node.offset < 0):
             text = node.problem or f"{node.offset} means that there is none"
             yield Finding(
-                Level.NOTE, f"the offset of {tp}: {text}; auto.offset.reset will apply", node=_path(snapshot, tp)
+                Level.NOTE,
+                f"the offset of {tp}: {text}; auto.offset.reset will apply",
+                node=snapshot.path("offsets", *tp),
             )
         elif node.offset is None:
             stat = node.stat
             if stat is None:  # an ACL, or a lost connection: nothing is known about the content
-                yield unknown(f"the offset of {tp} was not read: {node.problem}", node=_path(snapshot, tp))
+                yield unknown(f"the offset of {tp} was not read: {node.problem}", node=snapshot.path("offsets", *tp))
                 continue
             yield Finding(
                 Level.ERROR,
                 f"the offset of {tp} is no number; a Scala member that should own it fails every rebalance",
                 node.problem,
-                _path(snapshot, tp),
+                snapshot.path("offsets", *tp),
                 "write the right offset: "
-                + shell_command(snapshot, "set", "-v", str(stat.version), _path(snapshot, tp), "OFFSET"),
+                + shell_command(snapshot, "set", "-v", str(stat.version), snapshot.path("offsets", *tp), "OFFSET"),
             )
 
 
@@ -196,7 +194,7 @@ def stores_that_disagree(seen: Observations) -> Iterator[Finding]:
         recent = node.stat is not None and snapshot.taken - node.stat.mtime < JUST_COMMITTED_MS
         (young if recent else differing).append(text)
     remedy = our_command(snapshot, "migrate", snapshot.group, "--verify")
-    parent = f"/consumers/{snapshot.group}/offsets"
+    parent = snapshot.path("offsets")
     counts = (
         "With offsets.storage=zookeeper, ZooKeeper's counts; with kafka and dual.commit.enabled, the larger one counts"
     )

@@ -25,14 +25,13 @@ from zkconsumer.operations.doctor.timeouts import longest_session, member_patien
 from zkconsumer.operations.group_progress import Progress, still_since, waiting_messages
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
 from zkconsumer.operations.group_view import GroupState, MemberKind, member_host, member_kind
-from zkconsumer.zookeeper import paths
 
 
 def persistent_owners(seen: Observations) -> Iterator[Finding]:
     """Find owner nodes that end with no session."""
     for tp, node in sorted(seen.latest.owners.items()):
         if node.stat is not None and node.stat.ephemeral_owner == 0:
-            path = _path(seen.latest, tp)
+            path = seen.latest.path("owners", *tp)
             yield Finding(
                 Level.ERROR,
                 f"the owner node of {tp} is persistent: no session ends it, so nobody can ever claim the partition",
@@ -55,7 +54,7 @@ def orphan_owners(seen: Observations) -> Iterator[Finding]:
     earlier = [(one, _sessions(one)) for one in seen.earlier] if orphans else []
     for session, tps in orphans.items():
         if unread:
-            yield unknown(f"whose session {session:#x} is: {unread}", node=_path(snapshot, tps[0]))
+            yield unknown(f"whose session {session:#x} is: {unread}", node=snapshot.path("owners", *tps[0]))
         else:
             yield _orphan(seen, session, tps, [one for one, before in earlier if session not in before])
 
@@ -80,7 +79,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
             Level.ERROR,
             f"a live client owns {counted(len(tps), 'partition')} but is not registered: no member will get them",
             f"{evidence}, {shown}",
-            _path(snapshot, tps[0]),
+            snapshot.path("owners", *tps[0]),
             f"restart the process of {node.thread!r}" + (f" at {address}" if address else "") + ": its session ends"
             " with it, and then its owner nodes",
             partitions=tps,
@@ -91,7 +90,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
         f"no registered member has the session that owns {counted(len(tps), 'partition')}. Either the session ends"
         f" within {most}, or a live client lost its registration",
         evidence,
-        _path(snapshot, tps[0]),
+        snapshot.path("owners", *tps[0]),
         f"look again after {seconds(limit)}; if it is still there, restart the process of {node.thread!r}",
         partitions=tps,
     )
@@ -107,7 +106,7 @@ def unknown_owners(seen: Observations) -> Iterator[Finding]:
         node.stat.ephemeral_owner: consumer for consumer, node in snapshot.members.items() if node.stat is not None
     }
     for tp, node in sorted(snapshot.owners.items()):
-        path = _path(snapshot, tp)
+        path = snapshot.path("owners", *tp)
         if node.problem:
             yield unknown(f"whose {tp} is: {node.problem}", node=path)
             continue
@@ -167,7 +166,7 @@ def _unowned(
     else:
         since = f"the group has not changed for {seconds(quiet * 1000)} at least"
     evidence = f"{partitions_text(tps)}; {since}"
-    path = _path(snapshot, tps[0])
+    path = snapshot.path("owners", *tps[0])
     if quiet is None:
         twice = "look twice: --twice 60"
         return Finding(Level.WARN, f"{text}; a rebalance is under way, or stuck", evidence, path, twice)
@@ -190,7 +189,7 @@ def _unowned(
 
 
 def _gave_up(snapshot: GroupSnapshot, text: str, evidence: str, path: str, patience: str) -> Finding:
-    node = f"{paths.CONSUMERS}/{snapshot.group}/ids/{snapshot.group}_nudge"
+    node = snapshot.path("ids", f"{snapshot.group}_nudge")
     return Finding(
         Level.ERROR,
         f"{text}; it gave up (it tries rebalance.max.retries x rebalance.backoff.ms = {patience},"
@@ -203,10 +202,6 @@ def _gave_up(snapshot: GroupSnapshot, text: str, evidence: str, path: str, patie
 
 
 # ---- nodes
-
-
-def _path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
-    return f"{paths.CONSUMERS}/{snapshot.group}/owners/{tp.topic}/{tp.partition}"
 
 
 def _member(thread: str) -> ConsumerId:
@@ -291,7 +286,7 @@ def _stands(seen: Observations, member: ConsumerId, tps: dict[TopicPartition, in
     # a transaction marker or deleted records count as lag, and nobody can read them
     maybe = " (or what waits are transaction markers: no message is known to be next)" if untimed else ""
     host = member_host(snapshot.group, member, node)
-    path = f"{paths.CONSUMERS}/{snapshot.group}/owners/{next(iter(tps)).topic}"
+    path = snapshot.path("owners", next(iter(tps)).topic)
     return Finding(
         Level.WARN if spark or len(untimed) == len(tps) else Level.ERROR,
         f"{member} owns {counted(len(tps), 'partition')} that {verb} still for {seconds(snapshot.taken - since)}:"
@@ -316,7 +311,7 @@ def without_members(seen: Observations) -> Iterator[Finding]:
             Level.WARN if snapshot.in_zookeeper else Level.NOTE,
             f"the group has no member, and {counted(sum(waiting.values()), 'message')} wait",
             partitions_text(waiting),
-            f"{paths.CONSUMERS}/{snapshot.group}/ids" if snapshot.in_zookeeper else "",
+            snapshot.path("ids") if snapshot.in_zookeeper else "",
             "start its members; if nobody needs the group any more: "
             + our_command(snapshot, "groups", "delete", snapshot.group),
             partitions=tuple(waiting),
@@ -339,7 +334,7 @@ def stuck_groups(seen: Observations) -> Iterator[Finding]:
             Level.ERROR,
             f"the group is stuck: {analysis.state.reason}",
             partitions_text(wrong),
-            f"{paths.CONSUMERS}/{snapshot.group}/owners",
+            snapshot.path("owners"),
             "see why: " + our_command(snapshot, "explain", snapshot.group),
             partitions=wrong,
         )

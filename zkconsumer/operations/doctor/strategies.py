@@ -18,7 +18,6 @@ from zkconsumer.operations.doctor.findings import (
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
 from zkconsumer.operations.strategy_inference import CANDIDATES, RANGE, ROUNDROBIN, ROUNDROBIN_OLD
-from zkconsumer.zookeeper import paths
 
 LOOKS = 3
 """The most snapshots by which the strategy of a member is inferred, the latest ones."""
@@ -42,7 +41,7 @@ def _not_in_effect(snapshot: GroupSnapshot) -> Iterator[Finding]:
             f"{listed(sorted(set(waiting.values())))} is not in effect, since not all members advertise it: members of"
             " this package use range",
             f"{listed(sorted(waiting), 3)} advertise it; look at {listed(others, 3)}",
-            _path(snapshot, others[0]),
+            snapshot.path("ids", others[0]),
             "give all members the same partition.assignment.strategy; Scala members know range and roundrobin only",
         )
 
@@ -84,7 +83,7 @@ def _silent(
             f"{consumer} probably uses another strategy: set one strategy. These members have {best}:"
             f" {listed(others, 3)}; {consumer} owns nothing, and nobody holds what {best} gives it",
             words[consumer],
-            _path(seen.latest, consumer),
+            seen.latest.path("ids", consumer),
             f"give {consumer} the partition.assignment.strategy of the others, and restart it",
         )
     if rest := [consumer for consumer in silent if consumer not in colliding]:
@@ -219,7 +218,7 @@ def _mixture(
         Level.ERROR,
         f"{what}: they claim the same partitions, and leave others unowned",
         f"{best}: {listed(others, 3)}; odd ones: {listed(told, 3)}",
-        _path(snapshot, next(iter(sorted(odd)))),
+        snapshot.path("ids", min(odd)),
         remedy,
     )
 
@@ -248,10 +247,6 @@ def idle_threads(seen: Observations) -> Iterator[Finding]:
             f" {counted(len(seen.analysis.expected), 'partition')}"
             + (f". Members without any: {len(wholly)}" if wholly else ""),
             listed(idle),
-            f"{paths.CONSUMERS}/{snapshot.group}/ids",
+            snapshot.path("ids"),
             "more partitions, fewer streams, or keep them as spares",
         )
-
-
-def _path(snapshot: GroupSnapshot, consumer: str) -> str:
-    return f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"

@@ -20,7 +20,6 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat
 from zkconsumer.operations.group_view import MemberKind, member_kind
-from zkconsumer.zookeeper import paths
 
 DEFAULT_SESSION_MS = 6000
 DEFAULT_RETRIES = 4
@@ -146,7 +145,7 @@ def session_timeouts(seen: Observations) -> Iterator[Finding]:
                 f"{counted(len(at_bound), 'member')} with the {word} session that the servers allow ({bound} ms): "
                 + effect,
                 listed(at_bound, 3),
-                f"/consumers/{snapshot.group}/ids",
+                snapshot.path("ids"),
                 "compare with their zookeeper.session.timeout.ms, and with --member-config",
             )
 
@@ -182,7 +181,7 @@ def member_clocks(seen: Observations) -> Iterator[Finding]:
         if node.registration is None or node.registration.is_nudge or node.stat is None:
             continue
         text = node.registration.timestamp
-        path = f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"
+        path = snapshot.path("ids", consumer)
         if not (text.isascii() and text.isdecimal() and len(text) < 20):
             yield unknown(f"the clock of {consumer}: its registration has no time", node=path)
             continue

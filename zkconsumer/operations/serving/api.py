@@ -11,7 +11,6 @@ Explanations, events and plans of one group cost more than the judgement, and ar
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from zkconsumer.operations.doctor.findings import Finding
 from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
 from zkconsumer.operations.group_timeline import events, rebalances
-from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.group_view import GroupAnalysis, member_host
 from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judge, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
@@ -121,9 +120,6 @@ def _name(tp: TopicPartition) -> str:
     return f"{tp.topic}:{tp.partition}"
 
 
-_GENERATED_ID = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}", re.DOTALL)
-
-
 def groups_document(watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int) -> Document:
     """Return the overview of all groups at ``now``: a row a group, in the order of their names."""
     return {"now": now, "groups": [_row(*watched[name], now) for name in sorted(watched)]}
@@ -214,22 +210,13 @@ def _member(snapshot: GroupSnapshot, name: ConsumerId, node: MemberNode, judgeme
     return {
         "id": name,
         "kind": judgement.kinds.get(name),
-        "host": _host(snapshot.group, name, node),
+        "host": member_host(snapshot.group, name, node),
         "pattern": None if registration is None else registration.pattern,
         "subscription": None if registration is None else dict(registration.subscription),
         "since": None if stat is None else stat.ctime,
         "session": None if stat is None else f"0x{stat.ephemeral_owner:x}",
         "problem": node.problem or None,
     }
-
-
-def _host(group: str, name: ConsumerId, node: MemberNode) -> str | None:
-    """Return the host that a member advertises, or the one in a generated consumer id; None if neither is there."""
-    advertised = None if node.registration is None else node.registration.extra.get("host")
-    if isinstance(advertised, str):
-        return advertised
-    generated = _GENERATED_ID.fullmatch(name.removeprefix(f"{group}_"))
-    return None if generated is None else generated["host"]
 
 
 def _brokers_member(member: BrokersMember) -> Document:

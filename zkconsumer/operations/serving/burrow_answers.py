@@ -221,12 +221,7 @@ def _owner(snapshot: GroupSnapshot, tp: TopicPartition) -> tuple[str, str]:
 
 
 def _offset(commit: ObservedCommit) -> Document:
-    return {
-        "offset": commit.offset,
-        "timestamp": commit.time,
-        "observedAt": commit.observed,
-        "lag": commit.lag,
-    }
+    return {"offset": commit.offset, "timestamp": commit.time, "observedAt": commit.observed, "lag": commit.lag}
 
 
 def _float32(share: float) -> float:

@@ -75,15 +75,17 @@ def metrics_text(board: Board) -> str:
 def _server(board: Board) -> Iterable[Family]:
     info = Family("zkconsumer_info", "gauge", "The version of zkconsumer")
     info.add(1, {"version": VERSION})
-    polls = Family("zkconsumer_serve_polls_total", "counter", "Polls of all groups")
-    polls.add(board.polls)
-    failed = Family("zkconsumer_serve_poll_failures_total", "counter", "Polls in which a group could not be read")
-    failed.add(board.failures)
-    seconds = Family("zkconsumer_serve_poll_duration_seconds", "gauge", "Duration of the last poll")
-    seconds.add(board.seconds if board.completed is not None else None)
-    left_out = Family("zkconsumer_serve_groups_left_out", "gauge", "Groups beyond the most that are watched")
-    left_out.add(board.left_out)
-    return info, polls, failed, seconds, left_out
+    yield info
+    seconds = board.seconds if board.completed is not None else None
+    for name, kind, text, value in (
+        ("polls_total", "counter", "Polls of all groups", board.polls),
+        ("poll_failures_total", "counter", "Polls in which a group could not be read", board.failures),
+        ("poll_duration_seconds", "gauge", "Duration of the last poll", seconds),
+        ("groups_left_out", "gauge", "Groups beyond the most that are watched", board.left_out),
+    ):
+        family = Family(f"zkconsumer_serve_{name}", kind, text)
+        family.add(value)
+        yield family
 
 
 _GAUGES = {
@@ -118,9 +120,7 @@ _GAUGES = {
     "zkconsumer_partition_slots_lent": "Slots of the partition, of 256, that its owner lends to other members",
     "zkconsumer_topic_abandoned": "Whether the group has members, and none of them subscribes to this topic",
 }
-_COUNTERS = {
-    "zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made",
-}
+_COUNTERS = {"zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made"}
 
 
 class _GroupFamilies:

@@ -174,18 +174,10 @@ def _beyond(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
 def _read_lags(snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, KnownLag]:
     found = {}
     for tp in partitions:
-        lag = snapshot.lag(tp)
+        lag, late = snapshot.lag(tp), snapshot.lag_ms(tp)
         if lag is not None:
-            found[tp] = KnownLag(lag, _seconds(snapshot, tp, lag), snapshot.taken)
+            found[tp] = KnownLag(lag, None if late is None else late / 1000, snapshot.taken)
     return found
-
-
-def _seconds(snapshot: GroupSnapshot, tp: TopicPartition, lag: int) -> float | None:
-    """Return the lag in time. Without a lag in messages it is 0; else the age of the next message to consume."""
-    if lag == 0:
-        return 0.0
-    written = snapshot.logs[tp].known_time
-    return None if written is None else max(0, snapshot.taken - written) / 1000
 
 
 def _point(before: WatchedGroup, snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> LagPoint:

@@ -21,8 +21,8 @@ from zkconsumer.operations.group_snapshot import (
     OffsetNode,
     OwnerNode,
     Problem,
-    ZooKeeperServer,
 )
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range", "host": "h1"}
 """What a member of this package advertises."""

@@ -23,7 +23,8 @@ from tests.unit.operations.doctor.cases import (
     with_problem,
 )
 from zkconsumer.operations.doctor import ClockProbe, examine
-from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokerNode, GroupSnapshot, ZooKeeperServer
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokerNode, GroupSnapshot
+from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 IN_CHROOT = healthy(zookeeper="zk:2181/kafka")
 NO_BROKERS = replace(healthy(brokers={}), topics={}, logs={})

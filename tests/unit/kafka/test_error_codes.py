@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 from zkconsumer import errors as classes
-from zkconsumer.core.coordinator_error_actions import ACTIONS_BY_CODE, ErrorAction, action_for
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError, GroupError
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.error_codes import ACTIONS_BY_CODE, ErrorAction, action_for
 
 GROUP_CODES = [code for code in range(200) if isinstance(error_codes.error(code, "q"), GroupError)]
 

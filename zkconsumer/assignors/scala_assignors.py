@@ -1,14 +1,9 @@
-"""The strategy ``roundrobin``: all partitions of all topics in turn, in the order of a hash. Pure; any thread.
-
-Mirrors ``kafka.consumer.RoundRobinAssignor`` of 0.8.2 to 1.1.1. It sorts partitions by Java's hash of their *text*. A
-logging commit in 1.0 (KAFKA-5822) changed that text from ``[topic,0]`` to ``topic-0``. Members that hash different
-texts claim the same partitions and never settle; ``scala.compat.version`` prevents that. The original leaves equal
-hashes in the order of a Scala hash map, which no other member can know. Here topic and number decide.
-"""
+"""The original's strategies: ``range``, its default, and ``roundrobin``. Pure; any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from zkconsumer.assignors.assignor import (
     NO_RACKS,
@@ -21,9 +16,45 @@ from zkconsumer.assignors.assignor import (
 )
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
+T = TypeVar("T")
+
+
+def blocks(items: Sequence[T], shares: int) -> Iterator[Sequence[T]]:
+    """Cut ``items`` into ``shares`` contiguous blocks of equal size. The first blocks get one more item if needed."""
+    size, more = divmod(len(items), shares)
+    start = 0
+    for position in range(shares):
+        end = start + size + (position < more)
+        yield items[start:end]
+        start = end
+
+
+class RangeAssignor:
+    """Assigns each topic's partitions in blocks: the first ones to the first thread, and so on.
+
+    More threads than partitions leave threads idle. Gaps in the partition numbers do no harm. Every topic starts with
+    the same threads, so the skew of many small topics adds up. Mirrors ``kafka.consumer.RangeAssignor``.
+    """
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Return the assignment; raises nothing."""
+        return {
+            TopicPartition(topic, number): thread
+            for topic, threads in threads_by_topic(members).items()
+            for thread, block in zip(threads, blocks(partitions.get(topic, ()), len(threads) or 1), strict=False)
+            for number in block
+        }
+
 
 class RoundRobinAssignor:
-    """Assigns partitions to threads in turn. A thread without the partition's topic loses its turn.
+    """Assigns all partitions of all topics in turn. A thread without the partition's topic loses its turn.
+
+    Mirrors ``kafka.consumer.RoundRobinAssignor`` of 0.8.2 to 1.1.1. It sorts partitions by Java's hash of their *text*.
+    A logging commit in 1.0 (KAFKA-5822) changed that text from ``[topic,0]`` to ``topic-0``. Members that hash
+    different texts claim the same partitions and never settle; ``scala.compat.version`` prevents that. The original
+    leaves equal hashes in the order of a Scala hash map, which no other member can know. Here topic and number decide.
 
     Argument: ``scala_compat_version`` is the release to agree with. Below 1.0 the old text is hashed. Below 0.10 all
     topics must have the same threads, as in the original (KAFKA-2434).
