@@ -35,7 +35,9 @@ def gauges(
         engine=None,
         committer=None,
         state=ConnectorState(Phase.OWNING, len(owned)),
-        fetching=SimpleNamespace(slowest_rate=0.5, leaderless=frozenset(TopicPartition("t", n) for n in leaderless)),
+        fetching=SimpleNamespace(
+            fetchers=SimpleNamespace(slowest_rate=0.5), leaderless=frozenset(TopicPartition("t", n) for n in leaderless)
+        ),
         delivery=SimpleNamespace(streams=lambda: [(ANY_TOPIC, 3, SimpleNamespace(queue=_Queue()))]),
     )
     member.lags = lambda: MemberParts.lags(cast("MemberParts", member), owned)

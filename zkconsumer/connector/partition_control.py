@@ -1,9 +1,9 @@
 """The calls of an application that concern single partitions: look, pause, move, commit.
 
 :class:`PartitionControl` is a base of the connector, because these methods would only forward to a part. The connector
-for asyncio has one as a part, and calls the functions below with the messages that its task holds. A plain pair (topic,
-number) will do for a partition everywhere; anything else raises TypeError. Any thread may call, also the listener's.
-Only the group thread changes positions; callers ask it and wait.
+for asyncio has one as a part for calls that block, and calls the functions below with the messages that its task holds.
+A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
+thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -54,13 +54,14 @@ def _check_time(what: object, time: object) -> None:
         raise ValueError(f"{what}: {time} are micro- or nanoseconds since 1970, it seems; a time is in ms")
 
 
-class PartitionControl:
-    """The calls for single partitions of the connector with this ``lifecycle``."""
+class OwnedPartitionCalls:
+    """The calls that concern owned partitions and return at once, of the connector with this ``lifecycle``.
+
+    Also those of the connector for asyncio.
+    """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
-
-    # ---- looking ----
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this member owns now."""
@@ -73,28 +74,6 @@ class PartitionControl:
         """
         return owned_position(self.lifecycle, partition_of(partition)).finished(including_held=True)
 
-    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
-        """Return the committed offset of the group for a partition; None if nothing is stored yet.
-
-        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
-        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
-        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
-        store did not answer in time, and its own errors.
-        """
-        tp = partition_of(partition)
-        position = self.lifecycle.positions().get(tp)
-        if position is not None:
-            return position.stored.committed
-        deadline = self.lifecycle.deadline(timeout)
-        committer = self.lifecycle.live().committer
-        if committer is None:
-            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
-        try:
-            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
-        except TimeoutError:
-            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
-        return stored if stored >= 0 else None
-
     def lag(self) -> dict[TopicPartition, int | None]:
         """Return for each owned partition how many messages follow those that are finished.
 
@@ -105,17 +84,6 @@ class PartitionControl:
         """
         member = self.lifecycle.member
         return {} if member is None else member.lags()
-
-    def metrics(self) -> Mapping[MetricName, Value]:
-        """Return every metric of this member with its value now, under the original's names.
-
-        A name is (group, type, name, tags). Its text is as in JMX, such as
-        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
-        numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
-        (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
-        """
-        member = self.lifecycle.member
-        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- pausing ----
 
@@ -153,6 +121,45 @@ class PartitionControl:
                 queue.resume(position)
             if not position.revoked or self.lifecycle.positions().get(tp) is position:
                 return  # ours, or leaving us; otherwise the partition has a new position, which is meant
+
+
+class PartitionControl(OwnedPartitionCalls):
+    """The calls for single partitions of the connector with this ``lifecycle``."""
+
+    # ---- looking ----
+
+    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
+        """Return the committed offset of the group for a partition; None if nothing is stored yet.
+
+        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
+        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
+        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
+        store did not answer in time, and its own errors.
+        """
+        tp = partition_of(partition)
+        position = self.lifecycle.positions().get(tp)
+        if position is not None:
+            return position.stored.committed
+        deadline = self.lifecycle.deadline(timeout)
+        committer = self.lifecycle.live().committer
+        if committer is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        try:
+            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
+        except TimeoutError:
+            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
+        return stored if stored >= 0 else None
+
+    def metrics(self) -> Mapping[MetricName, Value]:
+        """Return every metric of this member with its value now, under the original's names.
+
+        A name is (group, type, name, tags). Its text is as in JMX, such as
+        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
+        numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
+        (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
+        """
+        member = self.lifecycle.member
+        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- moving ----
 

@@ -42,8 +42,7 @@ from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MergedStreams
-from zkconsumer.streams.decoders import Decoder, K, V
-from zkconsumer.streams.message import message_class
+from zkconsumer.streams.message import Decoder, K, V, message_class
 from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import consumer_id
 from zkconsumer.wiring.member_parts import read_timeout

@@ -90,10 +90,6 @@ class Fetcher:
         self.step_began = monotonic()
         """When the thread began its last round (monotonic seconds). Any thread."""
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     def stop(self) -> None:
         """Tell the thread to end, and interrupt its wait; returns at once."""
         with self._lock:

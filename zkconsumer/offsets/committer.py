@@ -206,10 +206,6 @@ class Committer:
         """Begin what :meth:`commit` does, and return at once."""
         return self.submit(lambda: self.tracker.commit(held, deadline, patient=True), Request(deadline))
 
-    def counted_in_hand(self, position: PartitionPosition) -> int | None:
-        """Return the committed offset if it counts the message in the user's hands as finished, else None."""
-        return self.tracker.counted_in_hand(position)
-
     def commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> None:
         """Write given offsets now, as they are, and wait for it.
 

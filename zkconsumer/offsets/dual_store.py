@@ -245,13 +245,10 @@ class DualStore:
 
         The offset counts as committed. Otherwise the next commit would take it back by the message in hand.
         """
-        refused = isinstance(failure, CommitRefusedError)
-        return (
-            self._zookeeper_first
-            and not refused
-            and self._nodes is not None
-            and self._nodes.is_stored(partition, offset)
-        )
+        if not self._zookeeper_first or isinstance(failure, CommitRefusedError):
+            return False
+        stored = self.tracked.get(partition)
+        return stored is not None and stored.node.offset == offset
 
     def _write_pointers(self, points: Points, deadline: Deadline) -> Failures:
         if not points:

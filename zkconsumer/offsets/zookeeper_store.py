@@ -45,11 +45,6 @@ class ZooKeeperOffsets:
         """Note that a tracked partition was claimed in the present session."""
         self.tracked[partition].node.session = self._session.session_id
 
-    def is_stored(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether this is the offset in a tracked partition's node as last seen."""
-        stored = self.tracked.get(partition)
-        return stored is not None and stored.node.offset == offset
-
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offset nodes. Raises RegistryError; MalformedNodeError if a node holds no offset."""
         wanted = list(partitions)

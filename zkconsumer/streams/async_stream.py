@@ -21,9 +21,8 @@ from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.chunk_batches import by_partition
-from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.message_iterator import MessageIterator, end_text
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.arrow_api import ColumnStream
 from zkconsumer.streams.chunk_reader import ChunkReader, WaitForToken
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.message_iterator import (
     INTERNAL_NAMES,
     busy_text,

@@ -20,9 +20,8 @@ from zkconsumer.data_plane.hand_out import HandOut, NotReturned, merged_messages
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
-from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, end_text, public_names
 from zkconsumer.streams.stream_queue import nothing_came
 

@@ -23,8 +23,7 @@ from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.chunk_reader import ReadDeadline
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.stream_queue import StreamQueue
 
 INTERNAL_NAMES = (
@@ -112,10 +111,6 @@ class MessageIterator(Generic[K, V]):
     def new_deadline(self) -> ReadDeadline:
         """Return the deadline of a read that begins now."""
         return ReadDeadline(self._patience)
-
-    def note_end(self) -> None:
-        """Tell the owner of the streams that the last message was read."""
-        raise NotImplementedError
 
     # ---- for a reader that does not wait in a read (streams.async_stream)
 

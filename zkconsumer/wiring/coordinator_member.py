@@ -21,13 +21,11 @@ from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
-from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.join_protocol import JoinProtocol
+from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol, MemberSettings
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
-from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
@@ -84,17 +82,15 @@ class BrokerGroup:
         self._heartbeats = Heartbeats(
             name,
             coordinator_search(parts, client_id),
-            lease,
+            LeaseRenewal(lease, config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000),
             events.put,
-            interval=config.heartbeat_interval_ms / 1000,
-            session=config.session_timeout_ms / 1000,
-            rebalance=config.max_poll_interval_ms / 1000,
+            config.heartbeat_interval_ms / 1000,
         )
 
     def open(self) -> None:
         """Start the threads of requests and heartbeats."""
-        self.requests.open()
-        self._heartbeats.open()
+        for thread in self.threads:
+            thread.start()
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -206,12 +202,13 @@ class BrokerCoordination:
         """Return the engine, not started."""
         parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.join_with(registration)
-        inbox, owned, calls, revocation = parts.ownership(committer)
+        inbox, owned, revocation = parts.ownership(committer)
         rebalancer = CoordinatedRebalancer(
             settings,
             inbox=inbox,
             join=self.group.join_protocol(settings),
-            assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
+            lease=parts.lease,
+            assignment=OwnedAssignment(parts.consumer, owned, revocation, settings.request_timeout),
             status=CoordinatedStatus(settings, parts.delivery.refuse, parts.round_timer),
             conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
             readers=parts.delivery if parts.environment.delivery is None else None,
@@ -241,7 +238,7 @@ def coordinator_search(parts: MemberParts, client_id: str | None = None) -> Coor
         parts.config.group_id,
         parts.brokers,
         lambda endpoint: parts.channels(endpoint, client_id),
-        parts.fetching.load,
+        parts.fetching.fetchers.load,
     )
 
 

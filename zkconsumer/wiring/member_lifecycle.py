@@ -23,10 +23,9 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     ZkConsumerError,
 )
-from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.connector_state import ConnectorState, Phase, StandstillLog, stands_still
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
-from zkconsumer.member.standstill import StandstillLog, stands_still
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.offsets.dual_store import DualStore
@@ -134,7 +133,7 @@ class GroupMember:
         engine, committer = self.prepare(registration)
         self._check_open()  # from here on close() finds the group thread, and stops it
         if self.parts.listener is not None:
-            self.parts.listener.open()
+            self.parts.listener.thread.start()
         committer.open()
         self.fetching.open()
         engine.start(self._look)
@@ -263,7 +262,7 @@ class GroupMember:
         """Take the messages of these positions out of the hands of their reader, as :meth:`settle_in_hand` does."""
         for position in positions:
             end = position.finished(including_held=True)
-            committed = self.committer is not None and self.committer.counted_in_hand(position) == end
+            committed = self.committer is not None and self.committer.tracker.counted_in_hand(position) == end
             if (finished or committed) and end is not None:
                 position.held_until = end  # finished and no longer held at once, by the next line
                 position.consumed = end

@@ -28,8 +28,7 @@ from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Source
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.revocation import Revocation, RevocationSettings
-from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -85,7 +84,6 @@ class Ownership(NamedTuple):
 
     inbox: Inbox
     owned: OwnedPartitions
-    listener: ListenerCalls
     revocation: Revocation
 
 
@@ -140,7 +138,6 @@ class MemberParts:
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(brokers, settings.channel, settings.backoff, settings.isolation_level)
-        self._settings = settings
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
     def message_lookup(self) -> MessageLookup:
@@ -192,7 +189,7 @@ class MemberParts:
         requests = UserRequests(inbox, owned, keep_alive)
         calls = ListenerCalls(self.consumer, requests.serve, self.listener, config.rebalance_listener_timeout_ms / 1000)
         settings = RevocationSettings(config.rebalance_drain_timeout_ms / 1000, config.auto_commit_enable)
-        return Ownership(inbox, owned, calls, Revocation(settings, owned, requests, calls))
+        return Ownership(inbox, owned, Revocation(settings, owned, requests, calls))
 
     def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
         """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""

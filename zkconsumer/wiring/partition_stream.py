@@ -27,7 +27,7 @@ from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.decoders import K, V
+from zkconsumer.streams.message import K, V
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 
@@ -133,7 +133,7 @@ class PartitionReading:
         stream: PartitionStream[Any, Any] = parts.new_stream(self._name, message, self.close, PartitionStream)
         queue = self._queue = refusals.queue = stream.queue
         if end is not None:
-            queue.stop_at(PartitionsEnd(end, positions, parts.fetching.unknown_for))
+            queue.stop_at(PartitionsEnd(end, positions, parts.fetching.leaders.unknown_for))
         stream._closing = self
         self._finalizer = finalize(stream, self._close_later)
         self._finalizer.atexit = False  # threads cannot be started then

@@ -16,7 +16,7 @@ from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.claim_plan import Assign
-from zkconsumer.member.zookeeper.group_registration import OwnRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupReader, OwnRegistration
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
@@ -143,7 +143,9 @@ class ZooKeeperCoordination:
         from zkconsumer.offsets.kafka_store import KafkaOffsets
 
         parts = self.parts
-        search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
+        search = CoordinatorSearch(
+            self.group, parts.brokers, parts.channels, parts.fetching.fetchers.load, offsets_only=True
+        )
         return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
 
     def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
@@ -178,15 +180,15 @@ class ZooKeeperCoordination:
         settings = parts.environment.timing(rebalance_settings(parts.config, self.request_timeout))
         self.strategy = self._applied(assign)
         owner_nodes = self._owner_nodes(committer)
-        inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
+        inbox, owned, revocation = parts.ownership(committer, owner_nodes.keep_alive)
         rounds = RebalanceRounds(
             settings,
             registration=membership,
+            reader=self._group_reader(),
             owner_nodes=owner_nodes,
             strategy=self.strategy,
             owned=owned,
             revocation=revocation,
-            listener=calls,
             inbox=inbox,
         )
         rebalancer = Rebalancer(
@@ -214,8 +216,7 @@ class ZooKeeperCoordination:
 
     def _placement_node(self, placement: Placement) -> PlacementNode:
         """Return the plan of the group."""
-        from zkconsumer.member.zookeeper.load_reports import LoadReports
-        from zkconsumer.member.zookeeper.placement_node import PlacementNode
+        from zkconsumer.member.zookeeper.placement_node import LoadReports, PlacementNode
 
         consumer = self.parts.consumer
         return PlacementNode(
@@ -230,18 +231,21 @@ class ZooKeeperCoordination:
         )
 
     def _registration(self, registration: Registration) -> ModelRegistration:
-        config = self.parts.config
+        parts, own = self.parts, OwnRegistration(registration, self.completed)
         self.membership = made = ModelRegistration(
+            self.session, self.cache, self.group, parts.consumer, own, parts.config.group_id
+        )
+        return made
+
+    def _group_reader(self) -> GroupReader:
+        return GroupReader(
             self.session,
             self.cache,
             self.group,
             self.parts.consumer,
-            OwnRegistration(registration, self.completed),
-            shared=config.group_id,
-            exclude_internal_topics=config.exclude_internal_topics,
+            exclude_internal_topics=self.parts.config.exclude_internal_topics,
             wants_racks=self._strategy.wants_racks,
         )
-        return made
 
     def completed(self, registration: Registration) -> Registration:
         """Return the registration with the time and the keys for strategies. The member calls this as it registers."""

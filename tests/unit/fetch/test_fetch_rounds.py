@@ -239,7 +239,7 @@ def test_no_reader_waits_while_a_login_is_refused(monkeypatch: pytest.MonkeyPatc
     with one.fetching(lambda offset, _: Batch().encode(offset)[0]) as fetcher:
         fetcher.step()
         monkeypatch.setattr(fetcher, "step", lambda: (_ for _ in ()).throw(BrokerAuthenticationError("refused")))
-        fetcher.start()
+        fetcher.thread.start()
         assert woken.wait(scaled(10))
         fetcher.stop()
         assert fetcher.join(Deadline(scaled(10)))

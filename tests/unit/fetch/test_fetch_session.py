@@ -13,7 +13,7 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, response
 from tests.unit.kafka.sets import Batch
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
-from zkconsumer.fetch.fetch_session import FetchSession, SessionRequest
+from zkconsumer.fetch.broker_fetch import FetchSession, SessionRequest
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition

@@ -143,7 +143,7 @@ def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.M
         closing(cluster.manager()) as manager,
     ):
         brokers = [Endpoint(8, "127.0.0.1", slow.port, 5), quick.endpoint()]
-        assert [manager.find_leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
+        assert [manager.leaders.find(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
         assert asked == [8, 7, 7]
 
 
@@ -185,7 +185,7 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
-            fetcher = present(manager.fetcher_for((number, 0), broker.endpoint()))
+            fetcher = present(manager.fetchers.fetcher_for((number, 0), broker.endpoint()))
             fetcher.add([OnePartition().flow()])
         eventually(lambda: len(waiting) == 2, 10, "two long polls")
         began = monotonic()

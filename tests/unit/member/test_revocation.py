@@ -13,8 +13,7 @@ from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionC
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.revocation import Revocation, RevocationSettings
-from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
 from zkconsumer.model import ConsumerId
 from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
@@ -63,13 +62,13 @@ class OwnedAssignment:
         consumer: ConsumerId,
         owned: OwnedPartitions,
         revocation: Revocation,
-        listener: ListenerCalls,
         commit_within: float,
     ) -> None:
         self._consumer = consumer
         self._owned = owned
+        self._starts = owned.starts
         self._revocation = revocation
-        self._listener = listener
+        self._listener = revocation.listener
         self._commit_within = commit_within
 
     @property
@@ -96,7 +95,7 @@ class OwnedAssignment:
             ours = {tp: position.thread for tp, position in self._owned.positions.items()}
             for tp, offset in self._listener.start_offsets(ours, streams).items():
                 self._owned.seek(tp, offset)
-        self._owned.start(streams)
+        self._starts.start(streams)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the messages in hand, commit, and remove these partitions."""

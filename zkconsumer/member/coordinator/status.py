@@ -13,11 +13,14 @@ from time import monotonic
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.coordinator.settings import REFUSED_MOST, MemberSettings
+from zkconsumer.member.coordinator.join_protocol import MemberSettings
 from zkconsumer.member.coordinator.state_machine import State
 from zkconsumer.runtime.interruptible_wait import Answer
 
 log = logging.getLogger(__name__)
+
+REFUSED_MOST = 30.0
+"""Seconds between two tries where only an operator can let us in, at most."""
 
 _PHASES = {
     State.UNJOINED: Phase.AWAY,
