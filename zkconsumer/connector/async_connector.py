@@ -24,11 +24,10 @@ from typing import Any, Literal, Self, TypeVar
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
-from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
 from zkconsumer.connector.partition_control import (
-    OwnedPartitionCalls,
     PartitionControl,
+    PromptCalls,
     begin_commit,
     given_offsets,
     seek_to,
@@ -38,7 +37,6 @@ from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
-from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import GivenOffset
@@ -49,7 +47,6 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
 from zkconsumer.streams.message import Decoder, K, V, message_class
-from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import GroupMember, consumer_id
 from zkconsumer.wiring.member_parts import read_timeout
 
@@ -83,7 +80,7 @@ class AsyncConsumerRebalanceListener:
 Listener = AsyncConsumerRebalanceListener | ConsumerRebalanceListener
 
 
-class AsyncZookeeperConsumerConnector(OwnedPartitionCalls, NamesMissingCoroutines):
+class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
     """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines.
 
     Use it with ``async with``: leaving it shuts down. The message in the leaving task's hands then counts as finished
@@ -279,15 +276,6 @@ class AsyncZookeeperConsumerConnector(OwnedPartitionCalls, NamesMissingCoroutine
 
     # ---- looking ----
 
-    @property
-    def state(self) -> ConnectorState:
-        """The present state of the member, and what it waits for."""
-        return self.lifecycle.state
-
-    def health(self) -> Health:
-        """Return whether this member is live and ready, and why not."""
-        return health_of(self.lifecycle)
-
     async def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
         """Return the committed offset of the group for a partition; None if nothing is stored yet."""
         return await self._call(partial(self._partitions.committed, partition, timeout))
@@ -381,9 +369,6 @@ class AsyncZookeeperConsumerConnector(OwnedPartitionCalls, NamesMissingCoroutine
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._shut_down(asyncio.current_task(), finished=kind is None)
-
-    def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), ("lifecycle",))
 
     def __repr__(self) -> str:
         return f"<AsyncZookeeperConsumerConnector {self.consumer_id} {self.state}>"

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
+from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -24,13 +25,14 @@ from zkconsumer.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.kafka import EARLIEST, LATEST
+from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.offsets.committer import Committer
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import MetricName, Value
-from zkconsumer.wiring import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +56,27 @@ def _check_time(what: object, time: object) -> None:
         raise ValueError(f"{what}: {time} are micro- or nanoseconds since 1970, it seems; a time is in ms")
 
 
-class OwnedPartitionCalls:
-    """The calls that concern owned partitions and return at once, of the connector with this ``lifecycle``.
-
-    Also those of the connector for asyncio.
-    """
+class PromptCalls:
+    """The calls that return at once, of a connector with this ``lifecycle``, for threads or for asyncio."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
+
+    def __dir__(self) -> list[str]:
+        hidden = ("lifecycle",)  # for other parts of the connector
+        return [name for name in super().__dir__() if name.startswith("__") or (name[0] != "_" and name not in hidden)]
+
+    @property
+    def state(self) -> ConnectorState:
+        """The present state of the member, and what it waits for."""
+        return self.lifecycle.state
+
+    def health(self) -> Health:
+        """Return whether this member is live and ready, and why not; for the probes of a scheduler.
+
+        Any thread, also a signal handler: this takes no lock and waits for nothing.
+        """
+        return health_of(self.lifecycle)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this member owns now."""
@@ -123,7 +138,7 @@ class OwnedPartitionCalls:
                 return  # ours, or leaving us; otherwise the partition has a new position, which is meant
 
 
-class PartitionControl(OwnedPartitionCalls):
+class PartitionControl(PromptCalls):
     """The calls for single partitions of the connector with this ``lifecycle``."""
 
     # ---- looking ----
@@ -320,33 +335,12 @@ def _seek(lifecycle: Lifecycle, offsets: Mapping[TopicPartition, int], deadline:
 
 def commit(lifecycle: Lifecycle, given: Mapping[TopicPartition, GivenOffset] | None, timeout: float | None) -> None:
     """Write the progress, or given offsets. As :meth:`PartitionControl.commit_offsets`."""
-    member, held = lifecycle.member, _held_here(lifecycle)
-    if lifecycle.end.begun and not (member is not None and member.in_listener):
-        _commit_while_closing(lifecycle, member, given, held)
-        return
-    if member is None or member.committer is None:
-        if given:
-            raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-        return
-    deadline = Deadline(member.request_timeout if timeout is None else timeout)
-    if given is not None:
-        member.committer.commit_given(given, deadline)
-    else:
-        member.committer.commit(held, deadline)
-
-
-def _commit_while_closing(
-    lifecycle: Lifecycle, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
-) -> None:
-    """Commit what the calling thread has in its hands, while that is still waited for."""
-    if member is None or member.committer is None or not held:
-        raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-    deadline = Deadline(lifecycle.end.remaining)
-    if given is not None:
-        member.committer.commit_given(given, deadline)
-        return
-    member.committer.commit(held, deadline)
-    _check_committed(held)
+    held = _held_here(lifecycle)
+    committer, deadline, closing = _committer(lifecycle, given, held, timeout)
+    if committer is not None:
+        committer.commit(held, deadline, given)
+        if closing and given is None:
+            _check_committed(held)
 
 
 def begin_commit(
@@ -361,24 +355,38 @@ def begin_commit(
 
     Returns: its future, and its time. It is withdrawn if the time ends before it begins.
     """
+    committer, deadline, closing = _committer(lifecycle, given, held, timeout, in_listener=in_listener)
+    done: Future[None] = Future()
+    if committer is None:
+        done.set_result(None)
+        return done, deadline
+    asked = committer.begin_commit(held, deadline, given)
+    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+    return done, deadline
+
+
+def _committer(
+    lifecycle: Lifecycle,
+    given: Mapping[TopicPartition, GivenOffset] | None,
+    held: Held,
+    timeout: float | None,
+    *,
+    in_listener: bool = False,
+) -> tuple[Committer | None, Deadline, bool]:
+    """Return the committer, None before streams are created; the time of a commit; and whether a shutdown has begun.
+
+    A shutdown waits for messages in hand, so a thread may still commit what it ``held``.
+    """
     member = lifecycle.member
     closing = lifecycle.end.begun and not (in_listener or (member is not None and member.in_listener))
     if closing and not held:
         raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-    done: Future[None] = Future()
     if member is None or member.committer is None:
         if given:
             raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-        done.set_result(None)
-        return done, Deadline(0.0)
+        return None, Deadline(0.0), closing
     limit = member.request_timeout if timeout is None else timeout
-    deadline = Deadline(lifecycle.end.remaining if closing else limit)
-    if given is None:
-        asked = member.committer.begin_commit(held, deadline)
-    else:
-        asked = member.committer.begin_commit_given(given, deadline)
-    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
-    return done, deadline
+    return member.committer, Deadline(lifecycle.end.remaining if closing else limit), closing
 
 
 def _held_here(lifecycle: Lifecycle) -> Held:

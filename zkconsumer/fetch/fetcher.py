@@ -22,16 +22,14 @@ from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_tro
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.fetch.truncation_check import TruncationCheck
-from zkconsumer.kafka import EARLIEST, LATEST, CorruptRecordsError, ListedOffset
+from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
+from zkconsumer.kafka import LATEST, CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-
-__all__ = ["EARLIEST", "LATEST", "FetchCursor", "FetchSettings", "Fetcher", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +38,6 @@ LOOK_EVERY = 5.0
 """Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
 QUIET_AFTER = 1.0
 """Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
-_UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 
 
 class Fetcher:
@@ -369,7 +366,7 @@ class Fetcher:
         wanted = {fetch.tp: LATEST for fetch, _ in places}
         listed = self._broker.list_offsets(wanted)
         for fetch, error in places:
-            answer = listed.get(fetch.tp, _UNANSWERED)
+            answer = listed.get(fetch.tp, UNANSWERED)
             if answer.error != codes.NONE or answer.offset < error.next_offset:
                 self._return([fetch], str(error))
                 continue
@@ -383,7 +380,7 @@ class Fetcher:
         failed: list[FetchCursor] = []
         resolved: dict[PartitionPosition, int] = {}
         for fetch in fetches:
-            answer = listed.get(fetch.tp, _UNANSWERED)
+            answer = listed.get(fetch.tp, UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
                 said = f"broker {self.endpoint.broker_id} returned no start offset: {codes.name(answer.error)}"

@@ -283,31 +283,23 @@ class WishedPartitions:
 
     def __init__(self, wish: BrokersWish) -> None:
         self._wish = wish
-        self._streams: dict[TopicPartition, int] = {}
-        self._refusal = ""
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """The partitions that the coordinator gave us. Any thread."""
-        return self._streams
+        self.partitions: dict[TopicPartition, int] = {}
+        """The partitions that the coordinator gave us, with the number of the stream of each. Any thread."""
+        self.trouble = ""
+        """Why the brokers do not let us into the group, in words for the user; empty if they do. Any thread."""
 
     @property
     def streams(self) -> Streams:
         """The number of the stream of each of these partitions."""
-        return dict(self._streams)
-
-    @property
-    def trouble(self) -> str:
-        """Why the brokers do not let us into the group, in words for the user; empty if they do. Any thread."""
-        return self._refusal
+        return dict(self.partitions)
 
     def refuse(self, error: Exception | None) -> None:
         """Note why the brokers refuse us; None takes it back. Partitions owned in ZooKeeper stay so."""
-        self._refusal = "" if error is None else f"the brokers' group: {error}"
+        self.trouble = "" if error is None else f"the brokers' group: {error}"
 
     def take(self, streams: Streams) -> None:
         """Note what the coordinator gave; :meth:`settled` asks ZooKeeper's side for it."""
-        self._streams.update(streams)
+        self.partitions.update(streams)
 
     def settled(self) -> None:
         """Ask ZooKeeper's side for everything that the coordinator gave us in this generation."""
@@ -315,20 +307,20 @@ class WishedPartitions:
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Have ZooKeeper's side give these up, and wait for that."""
-        gone = [tp for tp in partitions if tp in self._streams]
+        gone = [tp for tp in partitions if tp in self.partitions]
         if gone:
             self._drop(gone)
             self._wish.released()
 
     def abandon(self) -> None:
         """Have ZooKeeper's side give everything up, and wait for that."""
-        self.give_up(list(self._streams))
+        self.give_up(list(self.partitions))
 
     def lose(self, why: str) -> None:
         """Have ZooKeeper's side give everything up; return at once."""
-        if self._streams:
-            log.warning("the brokers' group took back %s: %s", first_of(self._streams), why)
-            self._drop(list(self._streams))
+        if self.partitions:
+            log.warning("the brokers' group took back %s: %s", first_of(self.partitions), why)
+            self._drop(list(self.partitions))
 
     def end(self, stop: StopRequested) -> None:
         """Revoke all partitions. ZooKeeper's side has ended, or ends within its own time."""
@@ -337,5 +329,5 @@ class WishedPartitions:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for tp in partitions:
-            del self._streams[tp]
+            del self.partitions[tp]
         self._wish.taken(partitions)

@@ -28,7 +28,7 @@ from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
+from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
@@ -54,30 +54,28 @@ class Revocation:
     def __init__(
         self,
         settings: RevocationSettings,
+        inbox: Inbox,
         owned: OwnedPartitions,
         requests: UserRequests,
         listener: ListenerCalls,
     ) -> None:
         self._settings = settings
+        self._inbox = inbox
         self._owned = owned
         self._requests = requests
         self.listener = listener
         self._ended = False
 
-    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+    def revoke(self, positions: Sequence[PartitionPosition], *, drain: bool = True) -> None:
         """Stop the hand-out, wait for messages in hand, call the listener, and remove these positions.
 
-        A message that a caller held as it unsubscribed is not waited for: the caller waits for us.
+        A message that a caller held as it unsubscribed is not waited for: the caller waits for us. None is waited for
+        without ``drain``: their reader does not come back.
         """
         self._owned.revoke(positions)
-        waited_for = [position for position in positions if not self._requests.is_of_leaver(position)]
-        self._drain(waited_for, Deadline(self._settings.drain))
-        self.listener.releasing(positions)
-        self._owned.remove(positions)
-
-    def abandon(self, positions: Sequence[PartitionPosition]) -> None:
-        """As :meth:`revoke`, without waiting for messages in hand: their reader does not come back."""
-        self._owned.revoke(positions)
+        if drain:
+            waited_for = [position for position in positions if not self._inbox.changes.holds(position)]
+            self._drain(waited_for, Deadline(self._settings.drain))
         self.listener.releasing(positions)
         self._owned.remove(positions)
 
@@ -122,7 +120,7 @@ class Revocation:
         return self._owned.commits.commit_last(
             positions,
             commit=commit and self._settings.auto_commit,
-            held=self._requests.messages_of_leavers if count_requester else NONE_HELD,
+            held=self._inbox.changes.held if count_requester else NONE_HELD,
             deadline=deadline,
             meanwhile=meanwhile,
             release=release,
@@ -148,11 +146,10 @@ class Revocation:
     def _drain(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         """Wait for the messages of revoked positions; ``limit`` holds until a shutdown brings its own."""
         while True:
-            self._requests.serve(
-                0.0
-            )  # a seek or subscription of a thread whose message is waited for would wait for us
+            # a seek or subscription of a thread whose message is waited for would wait for us
+            self._requests.serve(0.0)
             self._owned.delivery.wait(positions, Deadline(limit.bounded(SLICE)))
-            stop = self._requests.stop
+            stop = self._inbox.stop
             if stop is not None:
                 limit = stop.drain
                 if not self._ended:
@@ -185,24 +182,7 @@ class UserRequests:
                     self._answer_if_awaited(event)
                 self._inbox.postpone(event)
             event = self._inbox.wait(0.0)
-        return self.stop is not None
-
-    @property
-    def stop(self) -> StopRequested | None:
-        """The request to shut down, if there is one."""
-        return self._inbox.stop
-
-    @property
-    def messages_of_leavers(self) -> Held:
-        """The messages that callers held as they unsubscribed from their topics."""
-        return self._inbox.changes.held
-
-    def is_of_leaver(self, position: PartitionPosition) -> bool:
-        """Return whether a caller that unsubscribes from this topic held the partition's message at its call.
-
-        The caller waits for the group thread, so its message counts as finished.
-        """
-        return self._inbox.changes.holds(position)
+        return self._inbox.stop is not None
 
     def _answer_if_awaited(self, change: SubscriptionChanged) -> None:
         """Answer a change of subscription at once if its caller holds a message that is waited for.

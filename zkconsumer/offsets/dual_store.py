@@ -166,7 +166,7 @@ class DualStore:
 
     def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
         """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return {} if self._pointers is None else self._pointers.look_at_pointers(partitions, deadline)
+        return {} if self._pointers is None else self._pointers.notes.look(list(partitions), deadline)
 
     def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
         """Return what is finished beyond the start that :meth:`starts` found, if a store knows it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
+from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.ownership.stored_offset import OffsetNode, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
@@ -80,10 +80,6 @@ class ZooKeeperOffsets:
             return {}
         # offset nodes mean nothing here, and any tool may write them: the owner node alone is the fence
         return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted, by_owner=True))
-
-    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
-        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return self.notes.look([tp for tp in partitions if tp in self.tracked], deadline)
 
     def release(
         self,

@@ -84,8 +84,8 @@ class _Batches(Iterator[Any]):
 class ColumnStream(MessageIterator[K, V]):
     """The part of ``KafkaStream`` that hands out columns.
 
-    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``ended`` is called at the end of
-    the stream.
+    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``message_class`` is the class of
+    messages, with their decoders; ``ended`` is called at the end of the stream.
     """
 
     def __init__(
@@ -94,20 +94,17 @@ class ColumnStream(MessageIterator[K, V]):
         *,
         timeout: float | None,
         ends_on_timeout: bool,
+        message_class: type[MessageAndMetadata[Any, Any]],
         ended: Callable[[], None],
     ) -> None:
         super().__init__(timeout, ends_on_timeout)
+        self.message_class = message_class
         self.name = reader.name
         self.queue = reader.queue
-        self._reader = reader
+        self.chunk_reader = reader
         self._columns = ColumnReader(reader)
         self._ended = ended
         self._reading: GeneratorType[Any, None, None] | None = None
-
-    @property
-    def _decodes(self) -> bool:
-        """Whether messages go through decoders."""
-        raise NotImplementedError
 
     def batches(
         self,
@@ -243,11 +240,6 @@ class ColumnStream(MessageIterator[K, V]):
             columns.return_rows_unless(before)
             raise
 
-    @property
-    def message_class(self) -> type[MessageAndMetadata[Any, Any]]:
-        """The class of the stream's messages, with its decoders."""
-        raise NotImplementedError
-
     def _begin_columns(self) -> Sequence[ChunkPart]:
         """Return the rows that are in hand before a read. Raises RuntimeError if another thread is reading."""
         if self._being_read:
@@ -255,7 +247,7 @@ class ColumnStream(MessageIterator[K, V]):
         return self._columns.in_hand
 
     def _arrow(self, headers: bool) -> ArrowForm:
-        if self._decodes:
+        if self.message_class is not MessageAndMetadata:
             raise ValueError(
                 f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
                 "the stream without decoders and decode whole columns",
@@ -328,7 +320,7 @@ class ColumnStream(MessageIterator[K, V]):
             try:
                 return read()
             except Exception as e:  # noqa: BLE001 (told apart by the reader)
-                error = self._reader.handle_error(e, in_hand=False)
+                error = self.chunk_reader.handle_error(e, in_hand=False)
                 if error is not None:
                     raise error from error.__cause__
 
@@ -359,7 +351,7 @@ class ColumnStream(MessageIterator[K, V]):
         """Finish the message, or the rows, in the user's hands."""
         if not self.returned:
             self._return_last()
-        if self._yielded:
+        if self._messages.yielded:
             self._messages.throw(SwitchToColumns())
         self._columns.settle()
 

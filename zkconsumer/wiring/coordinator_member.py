@@ -29,7 +29,7 @@ from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
+from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -39,7 +39,7 @@ from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.member_parts import Coordination, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.session import Session
 
@@ -107,22 +107,18 @@ class BrokerGroup:
         return JoinProtocol(settings, self.requests, self._heartbeats, self._lease, self.generation, self.interest)
 
 
-class BrokerCoordination:
+class BrokerCoordination(Coordination):
     """The requests, the offsets and the group thread of a member whose group the brokers coordinate.
 
     Arguments: ``session`` reads the brokers from ZooKeeper; None with ``bootstrap.servers``.
     Raises: UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
     """
 
-    concern = ""
-
     def __init__(self, parts: MemberParts, session: Session | None) -> None:
-        self.parts = parts
-        self._session = session
+        super().__init__(parts, session, "the brokers")
         self.group = BrokerGroup(
             parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease, timeout=self.request_timeout
         )
-        self._engine: PartitionGroupThread | None = None
 
     @property
     def request_timeout(self) -> float:
@@ -130,20 +126,9 @@ class BrokerCoordination:
         return request_timeout(self.parts.config)
 
     @property
-    def trouble(self) -> str:
-        """A problem between the member and ZooKeeper, if brokers are read from there; empty if there is none."""
-        return "" if self._session is None else self._session.trouble
-
-    @property
     def incremental(self) -> bool:
         """Whether a partition that another member gives up for us comes with a later generation."""
         return self.group.generation.incremental
-
-    @property
-    def sides(self) -> Sequence[CoordinationHealth]:
-        """The brokers' side, once its engine is made."""
-        made = self._engine
-        return () if made is None else (CoordinationHealth("the brokers", made, self.parts.lease),)
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -152,9 +137,9 @@ class BrokerCoordination:
 
     def connect(self) -> None:
         """Connect to ZooKeeper, if brokers are read from there, and start the threads of the requests."""
-        if self._session is not None:
-            self._session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
-            self._refuse_beside(self._session)
+        if self.session is not None:
+            self.session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
+            self._refuse_beside(self.session)
         self.group.open()
 
     def _refuse_beside(self, session: Session) -> None:
@@ -170,8 +155,8 @@ class BrokerCoordination:
     def disconnect(self, deadline: Deadline) -> None:
         """End the threads of the requests, and close the session."""
         self.group.close(deadline)
-        if self._session is not None:
-            self._session.close(deadline)
+        if self.session is not None:
+            self.session.close(deadline)
 
     def offsets(self) -> DualStore:
         """Return the store of the group's offsets: its coordinator."""
@@ -227,9 +212,6 @@ class BrokerCoordination:
         limit = max(attempts, 1.5 * config.session_timeout_ms) / 1000
         patient = self.parts.environment.joins_patiently and self.group.requests.found
         return max(limit, config.max_poll_interval_ms / 1000) if patient else limit
-
-    def why_not_joined(self, detail: str) -> None:
-        """Return None: there is no better error than the general one."""
 
 
 def coordinator_search(parts: MemberParts, client_id: str | None = None) -> CoordinatorSearch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
@@ -13,7 +12,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
+from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.claim_plan import Assign
 from zkconsumer.member.zookeeper.group_registration import GroupReader, OwnRegistration
@@ -31,7 +30,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.member_parts import Coordination, MemberParts
 from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
@@ -45,19 +44,18 @@ if TYPE_CHECKING:
 BACKOFF_MAX = 10.0
 
 
-class ZooKeeperCoordination:
+class ZooKeeperCoordination(Coordination):
     """The session, the offsets and the group thread of a member whose group ZooKeeper coordinates.
 
     Arguments: ``strategy`` says which member should own which partition; ``offset_store`` is the user's own.
     """
 
-    incremental = False
+    session: Session
 
     def __init__(
         self, parts: MemberParts, session: Session, strategy: GroupStrategy, offset_store: OffsetStore | None = None
     ) -> None:
-        self.parts = parts
-        self.session = session
+        super().__init__(parts, session, "ZooKeeper")
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
@@ -67,7 +65,6 @@ class ZooKeeperCoordination:
         self._placement = _placement(parts.config, parts.consumer) if strategy.places else None
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
-        self._engine: PartitionGroupThread | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
 
@@ -77,25 +74,9 @@ class ZooKeeperCoordination:
         return max(self.session.timeout, 5.0)
 
     @property
-    def trouble(self) -> str:
-        """A problem between the member and ZooKeeper, for the user; empty if there is none."""
-        return self.session.trouble
-
-    @property
     def concern(self) -> str:
         """A warning about the group, as a text for the user; empty if there is none."""
         return "" if self.membership is None else self.membership.concern
-
-    @property
-    def sides(self) -> Sequence[CoordinationHealth]:
-        """ZooKeeper's side, once its engine is made."""
-        made = self._engine
-        return () if made is None else (CoordinationHealth("ZooKeeper", made, self.session.lease, self.concern),)
-
-    @property
-    def threads(self) -> Sequence[Thread]:
-        """None: the session monitor replaces a client whose threads do not answer."""
-        return ()
 
     def connect(self) -> None:
         """Open the session."""

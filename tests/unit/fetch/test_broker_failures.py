@@ -22,9 +22,9 @@ from zkconsumer.fetch.broker_failures import (
     FailureLog,
     RefusedLogins,
 )
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.kafka import ClusterMetadata
+from zkconsumer.kafka import EARLIEST, ClusterMetadata
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

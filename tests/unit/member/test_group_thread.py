@@ -75,7 +75,7 @@ class Draining(Counting):
             owned: Any = Seeking()
             requests = UserRequests(self._inbox, owned)
             requests.serve(0.0)
-            self.log.append(("stop heard", requests.stop is not None))
+            self.log.append(("stop heard", self._inbox.stop is not None))
 
 
 class Seeking:

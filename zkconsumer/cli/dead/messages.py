@@ -27,8 +27,9 @@ from zkconsumer.cli.tables import JSON, as_json, data_field, printable
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import BrokerError, ConfigException
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
+from zkconsumer.kafka import EARLIEST
 from zkconsumer.runtime.deadline import Deadline
 
 LARGEST = 64 * 1024 * 1024

@@ -108,7 +108,7 @@ class OwnedAssignment:
         """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
         positions = list(self._owned.positions.values())
         if positions:
-            self._revocation.abandon(positions)
+            self._revocation.revoke(positions, drain=False)
             self._revocation.try_last_commit(positions, Deadline(self._commit_within), count_requester=False)
 
     def lose(self, why: str) -> None:

@@ -127,6 +127,7 @@ class CoordinatedRebalancer:
         self._lease = lease
         self._assignment = assignment
         self._status = status
+        self.first_round: Future[None] = status.first_round
         self._conflicts = conflicts
         self._readers = readers
         self._watchdog = PollWatchdog(settings.max_poll)
@@ -165,11 +166,6 @@ class CoordinatedRebalancer:
     def needs_lease(self) -> bool:
         """Whether the member is in the group, or wants to be."""
         return self._machine.state is not State.UNJOINED
-
-    @property
-    def first_round(self) -> Future[None]:
-        """Done with the first generation; failed with an error that no waiting cures. Any thread."""
-        return self._status.first_round
 
     @property
     def closed(self) -> bool:

@@ -131,13 +131,13 @@ class RebalanceRounds:
         inbox: Inbox,
     ) -> None:
         self._settings = settings
-        self._registration = registration
-        self._reader = reader
+        self.registration = registration
+        self.reader = reader
         self.owner_nodes = owner_nodes
         self._strategy = strategy
         self._owned = owned
         self._starts = owned.starts
-        self._revocation = revocation
+        self.revocation = revocation
         self._listener = revocation.listener
         self._inbox = inbox
         self._recreated = RecreatedTopics(owned, owner_nodes, raises=settings.raise_truncated)
@@ -146,11 +146,6 @@ class RebalanceRounds:
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
         self._registered = False
-
-    @property
-    def registration_path(self) -> str:
-        """The path of the member's own node."""
-        return self._registration.path
 
     def perform(self) -> Round | None:
         """Perform a round. Returns None if it only registered us.
@@ -161,16 +156,16 @@ class RebalanceRounds:
         deadline = Deadline(self._settings.request_timeout)
         self._is_outdated()
         for change in self._inbox.changes.begin():
-            self._registration.subscribe(change.revise)
+            self.registration.subscribe(change.revise)
         try:
-            if self._registration.register(deadline):
+            if self.registration.register(deadline):
                 self._registered = True
                 return None
         except ConsumerIdInUseError:
             # our node was deleted and somebody made another: the group counts with that, and would wait for us for ever
             self._give_up(MemberPlan(tuple(sorted(self._owned.positions)), (), {}, {}))
             raise
-        view = self._reader.view(deadline)
+        view = self.reader.view(deadline)
         self._lose_deleted(deadline)
         self._recreated.check(deadline)
         todo, trouble = self._strategy.plan(view, self._owned.positions, deadline)
@@ -185,9 +180,9 @@ class RebalanceRounds:
             self.triggers.wait_for({*claimed.blocked, *view.kept})
         outcome = self._strategy.outcome
         if outcome.reread:
-            self._reader.forget_view()
+            self.reader.forget_view()
         if outcome.advertise:
-            self._registration.advertise()
+            self.registration.advertise()
         troubles = "; ".join(filter(None, (trouble, self._recreated.trouble, self._listener.trouble)))
         seconds = monotonic() - began
         return Round(todo, view, claimed, registered, troubles, seconds, superseded, freed, outcome)
@@ -204,32 +199,24 @@ class RebalanceRounds:
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """Drop these positions immediately: stop their hand-out and their commits."""
         self.owner_nodes.doubt(position.tp for position in positions)
-        self._revocation.lose(positions, why)
+        self.revocation.lose(positions, why)
 
     def forget_view(self) -> None:
         """Drop the cached view of the group: the member was away, or a round failed."""
-        self._reader.forget_view()
+        self.reader.forget_view()
         self._strategy.restart_wait()
 
-    def doubt_view(self) -> None:
-        """Read most of the group again in the next round."""
-        self._reader.doubt_view()
-
-    def end(self, stop: StopRequested) -> None:
-        """End all streams and give everything up; :meth:`leave` commits and releases it."""
-        self._revocation.end(stop)
-
     def leave(self, stop: StopRequested) -> None:
-        """Commit, release and deregister. Each step has a time limit; if one fails, the next follows."""
+        """Commit and release partitions that were given up, and deregister. Each step has a time limit."""
         leaving = self._owned.left
         deadline = Deadline(stop.deadline.bounded(min(LEAVE_WITHIN, self._settings.request_timeout)))
-        known = self._revocation.try_last_commit(
+        known = self.revocation.try_last_commit(
             leaving, deadline, meanwhile=self.owner_nodes.keep_alive, release=True, count_requester=False
         )
         try:
             if leaving:
                 self.owner_nodes.release(known, deadline, [p.tp for p in leaving if p.tp not in known])
-            self._registration.deregister(deadline)
+            self.registration.deregister(deadline)
         except RegistryError as e:
             log.info("left without deleting our nodes, which end with the session: %s", e)
 
@@ -248,7 +235,7 @@ class RebalanceRounds:
         if not positions:
             return ahead.seen
         self.owner_nodes.doubt(todo.release)
-        self._revocation.revoke(positions)
+        self.revocation.revoke(positions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
         # noted before the release, which may succeed although the answer is lost
         self._released.update((tp, todo.assignment[tp]) for tp in todo.release if tp in todo.assignment)
@@ -258,7 +245,7 @@ class RebalanceRounds:
             # the offset of a deleted topic would look like one of the topic that may have been made anew meanwhile
             part = [position for position in positions if (position.tp not in deleted) is commit]
             if part:
-                known |= self._revocation.last_commit(
+                known |= self.revocation.last_commit(
                     part, deadline, commit=commit, meanwhile=lambda: ahead.look(deadline), release=True
                 )
         self.owner_nodes.release(known, deadline, [tp for tp in todo.release if tp not in known])
@@ -288,7 +275,7 @@ class RebalanceRounds:
     def _is_hopeless(self, claimed: Claimed, view: GroupView) -> bool:
         """Return whether nothing flows and nothing can: all topics that we might own something of are refused."""
         internal = self._settings.exclude_internal_topics
-        topics = topics_of(view, self._registration.consumer, exclude_internal_topics=internal)
+        topics = topics_of(view, self.registration.consumer, exclude_internal_topics=internal)
         return not self._owned.positions and topics <= {tp.topic for tp in claimed.refused}
 
 
