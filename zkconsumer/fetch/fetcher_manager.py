@@ -118,7 +118,7 @@ class Fetchers:
     def retire_idle(self) -> None:
         """End the fetchers without partitions."""
         with self._lock:
-            idle = [key for key, fetcher in self._running.items() if fetcher.idle]
+            idle = [key for key, fetcher in self._running.items() if fetcher.partitions.idle]
             fetchers = [self._running.pop(key) for key in idle]
         self._stop(fetchers)
 
@@ -154,7 +154,7 @@ class Fetchers:
         load: dict[int, int] = {}
         for fetcher in self.running:
             broker = fetcher.endpoint.broker_id
-            load[broker] = load.get(broker, 0) + fetcher.partitions
+            load[broker] = load.get(broker, 0) + len(fetcher.partitions)
         return load
 
 
@@ -315,7 +315,7 @@ class FetcherManager:
     def wake(self) -> None:
         """Wake the fetchers: a stream has room again, or a start position is known."""
         for fetcher in self.fetchers.running:
-            fetcher.wake()
+            fetcher.partitions.wake()
 
     def close(self, deadline: Deadline) -> None:
         """End all threads; never waits beyond the deadline."""
@@ -344,7 +344,7 @@ class FetcherManager:
         """Why partitions are not fetched, for the user; empty if all are."""
         with self._lock:
             waiting = next((fetch.trouble for fetch in self._leaderless if fetch.trouble), "")
-        fetched = (fetcher.trouble for fetcher in self.fetchers.running)
+        fetched = (fetcher.partitions.trouble for fetcher in self.fetchers.running)
         told = (self._trouble, self._logins.trouble, waiting, *fetched)
         return next(filter(None, told), "")
 
@@ -380,7 +380,7 @@ class FetcherManager:
         """
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
-        flowing = any(not fetcher.idle for fetcher in self.fetchers.running)
+        flowing = any(not fetcher.partitions.idle for fetcher in self.fetchers.running)
         if not flowing and not self._shut_out and not self._stopping:
             self._shut_out = True
             self._refused(error)
@@ -449,7 +449,7 @@ class FetcherManager:
                 handed = [fetch for fetch in fetches if fetch in self._leaderless]
                 for fetch in handed:
                     del self._leaderless[fetch]
-            fetcher.add(handed)
+            fetcher.partitions.add(handed)
 
     def _take_back(self, fetches: Sequence[FetchCursor]) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.errors import (
@@ -39,6 +39,12 @@ from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_
 from zkconsumer.ownership.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
+
+if TYPE_CHECKING:
+    from zkconsumer.offsets.kafka_store import EpochFence
+
+    Fence: TypeAlias = ZooKeeperOffsets | EpochFence
+    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
 
 
 class MergedStart(NamedTuple):
@@ -75,22 +81,6 @@ Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 NO_POINTERS = "a group that the brokers coordinate has no place for pointers to messages"
 ONE_TRY = 10.0
 """Seconds for one call of a store, if no deadline is nearer."""
-
-
-class Fence(Protocol):
-    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
-
-    tracked: dict[TopicPartition, StoredOffset]
-    """The partitions that this member owns, and what is stored of them."""
-
-    def claimed(self, partition: TopicPartition) -> None:
-        """Note in ``tracked`` the mark that tells this claim from a later claim."""
-
-    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return the partitions that this member does not own; looked up at this moment."""
-
-    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return which of these partitions, none of them ours, have an owner now."""
 
 
 class Differences(NamedTuple):

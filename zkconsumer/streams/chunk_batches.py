@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zkconsumer.errors import MissingExtraError, UnreadableMessageError
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
@@ -49,17 +49,6 @@ def arrow_schema(headers: bool) -> pa.Schema:
     ColumnBuilder()  # imports what it needs
     types = arrow_types()
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
-
-
-class Rows(Protocol):
-    """Some messages in a row: a ``pyarrow.RecordBatch``, or a :class:`MessageRows`."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of messages."""
-
-    def slice(self, offset: int = 0, length: int | None = None) -> Any:
-        """Return some of them, without a copy of their data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +154,8 @@ class MessageForm:
         return int(rows.messages[index].offset)
 
 
+Rows: TypeAlias = "pa.RecordBatch | MessageRows"
+"""Some messages in a row."""
 RowForm = ArrowForm | MessageForm
 """The form of rows. Two equal forms make the same rows."""
 

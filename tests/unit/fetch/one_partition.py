@@ -134,7 +134,7 @@ class OnePartition:
         """A fetcher on a broker that follows one script for each connection."""
         with ScriptedBroker(*scripts) as broker:
             fetcher = self.fetcher(broker.endpoint(), budget)
-            fetcher.add([self.flow()])
+            fetcher.partitions.add([self.flow()])
             try:
                 yield fetcher
             finally:

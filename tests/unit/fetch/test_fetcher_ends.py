@@ -40,7 +40,7 @@ def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
         assert ports() == {"1", "2"}
         everywhere = {name for name in metrics.snapshot() if "brokerPort" not in dict(name.tags)}
         fetcher = present(manager.fetchers.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2)))
-        fetcher.add([it.flow(waiting=True)])
+        fetcher.partitions.add([it.flow(waiting=True)])
         manager.fetchers.retire_idle()
         assert ports() == {"2"}, "one of its two fetchers is left"
         manager.fetchers.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 3))

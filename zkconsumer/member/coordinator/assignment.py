@@ -7,7 +7,6 @@ which we owned it. A partition has no release of its own: joining again without 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
@@ -18,37 +17,6 @@ from zkconsumer.zookeeper.fenced_writes import ABSENT
 
 CLOSING_COMMIT = 1.0
 """Seconds that the last commit of a shutdown may take, at most."""
-
-
-class Assignment(Protocol):
-    """The assigned partitions of this member."""
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """The owned partitions. Any thread."""
-
-    @property
-    def streams(self) -> Mapping[TopicPartition, int]:
-        """The stream number of each owned partition."""
-
-    @property
-    def trouble(self) -> str:
-        """The last problem, as a text for the user; empty if there is none. Any thread."""
-
-    def take(self, streams: Mapping[TopicPartition, int]) -> None:
-        """Add these partitions, each with its stream."""
-
-    def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for the messages in hand, commit, and remove these partitions."""
-
-    def abandon(self) -> None:
-        """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
-
-    def lose(self, why: str) -> None:
-        """Drop all partitions immediately, without a commit."""
-
-    def end(self, stop: StopRequested) -> None:
-        """Revoke all partitions for the shutdown, within the time that it leaves."""
 
 
 class OwnedAssignment:

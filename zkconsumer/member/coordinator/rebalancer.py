@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import FencedInstanceIdError, MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
-from zkconsumer.member.coordinator.assignment import Assignment
 from zkconsumer.member.coordinator.coordinator_requests import Answered
 from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import LEAVE_WITHIN, NEVER, JoinProtocol, MemberSettings, Question
@@ -33,6 +32,12 @@ from zkconsumer.member.interfaces import Readers
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.lease import Lease
+
+if TYPE_CHECKING:
+    from zkconsumer.member.coordinator.assignment import OwnedAssignment
+    from zkconsumer.member.migration_bridge import WishedPartitions
+
+    Assignment: TypeAlias = OwnedAssignment | WishedPartitions
 
 log = logging.getLogger(__name__)
 
