@@ -11,8 +11,6 @@ from zkconsumer import AsyncZookeeperConsumerConnector, ZookeeperConsumerConnect
 
 def find_member(connector: ZookeeperConsumerConnector | AsyncZookeeperConsumerConnector) -> Any:
     """Return the connector's member; None before the first streams and after the shutdown."""
-    if isinstance(connector, AsyncZookeeperConsumerConnector):
-        return connector._lifecycle.member
     return connector.lifecycle.member
 
 
@@ -43,5 +41,5 @@ def kazoo_client_of(session: Any) -> KazooClient:
 
 def only_fetcher_of(connector: ZookeeperConsumerConnector) -> tuple[Any, Any]:
     """Return the connector's only fetcher and its fetch session."""
-    (fetcher,) = member_of(connector).parts.fetching._fetchers.values()
+    (fetcher,) = member_of(connector).parts.fetching.fetchers.running
     return fetcher, fetcher._broker._session

@@ -46,7 +46,7 @@ from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.database_store import DatabaseOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
-from zkconsumer.streams.decoders import IntDecoder, LongDecoder, StringDecoder
+from zkconsumer.streams.message import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.version import VERSION, refuse_free_threaded_builds
 from zkconsumer.wiring.partition_stream import PartitionStream
 

@@ -17,8 +17,9 @@ from tests.timing import eventually, scaled
 from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
+from zkconsumer.kafka import EARLIEST
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

@@ -244,5 +244,5 @@ def test_fetch_sessions_are_kept_and_begun_again(
         pass_some()
         eventually(lambda before=was: session.incremental and session.id != before, 10, "another session")  # type: ignore[misc]
     pass_some()
-    assert fetcher.trouble == ""
+    assert fetcher.partitions.trouble == ""
     assert connector.state.blocked == {}

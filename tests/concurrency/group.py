@@ -183,8 +183,8 @@ class SteppedMember:
         self.schedule = self.coordinator.schedule
         self.listener = member.parts.listener
         if self.listener is not None:
-            self.listener.open()
-        self.rebalancer.begin()
+            self.listener.thread.start()
+        self.rebalancer.coordinator.begin()
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):

@@ -17,8 +17,8 @@ from zkconsumer.core.placement_plan import PartitionLoad, decode_plan, encode_lo
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
-from zkconsumer.member.zookeeper import load_reports, placement_node
-from zkconsumer.member.zookeeper.load_reports import LoadReports
+from zkconsumer.member.zookeeper import placement_node
+from zkconsumer.member.zookeeper.placement_node import LoadReports
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
@@ -39,8 +39,7 @@ def server() -> FakeZooKeeper:
 def time_passes(monkeypatch: pytest.MonkeyPatch) -> Pass:
     """Let the clock of plans go on, and have members look again."""
     offset = 0.0
-    for module in (placement_node, load_reports):
-        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + offset)
+    monkeypatch.setattr(placement_node, "monotonic", lambda: monotonic() + offset)
 
     def passes(seconds: float, members: list[SteppedMember]) -> None:
         nonlocal offset

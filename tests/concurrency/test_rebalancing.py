@@ -71,7 +71,7 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     member = settled(server, "a")
     positions = list(member.owned.values())
     member.owned[tp(1)].paused = True
-    member.committer.commit_given({one.tp: GivenOffset.as_of_call(one, 17) for one in positions}, Deadline(scaled(1.0)))
+    member.committer.commit({}, Deadline(scaled(1.0)), {one.tp: GivenOffset.as_of_call(one, 17) for one in positions})
     really, reads = member.session.read, list[int]()
 
     def read(wanted: Sequence[str], *how: Any, **options: Any) -> Any:

@@ -357,7 +357,7 @@ def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) 
         raise KeyError("a mistake of ours")
 
     member.delivery.end = broken  # type: ignore[method-assign]
-    member.rebalancer.run()
+    member.rebalancer.thread.start()
     member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(scaled(20)))
     assert owners(server) == {}
@@ -373,7 +373,7 @@ def test_a_round_that_fails_unexpectedly_shows_in_the_state(
         raise ValueError("a mistake of ours")
 
     monkeypatch.setattr(member.strategy, "plan", broken)
-    member.rebalancer.run()
+    member.rebalancer.thread.start()
     make_topic(server, 6)
     try:
         eventually(lambda: member.rebalancer.state.phase is Phase.FAILED, 20, "the failure to show")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.member.standstill import StandstillLog
+from zkconsumer.member.connector_state import StandstillLog
 from zkconsumer.model import TopicPartition, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import StreamQueue

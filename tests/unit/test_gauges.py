@@ -15,7 +15,7 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.metrics import Buckets
 from zkconsumer.streams.member_streams import ANY_TOPIC
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring import GroupMember
 
 
 def position(partition: int, *, consumed: int | None, log_end: int) -> PartitionPosition:
@@ -35,10 +35,12 @@ def gauges(
         engine=None,
         committer=None,
         state=ConnectorState(Phase.OWNING, len(owned)),
-        fetching=SimpleNamespace(slowest_rate=0.5, leaderless=frozenset(TopicPartition("t", n) for n in leaderless)),
+        fetching=SimpleNamespace(
+            fetchers=SimpleNamespace(slowest_rate=0.5), leaderless=frozenset(TopicPartition("t", n) for n in leaderless)
+        ),
         delivery=SimpleNamespace(streams=lambda: [(ANY_TOPIC, 3, SimpleNamespace(queue=_Queue()))]),
     )
-    member.lags = lambda: MemberParts.lags(cast("MemberParts", member), owned)
+    member.lags = lambda: GroupMember.lags(cast("GroupMember", member))
     return {str(name): value for name, value in member_gauges(member, balance)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, StopRequested
 from zkconsumer.member.group_thread import Inbox
-from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets import committer as committers
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -148,8 +149,7 @@ def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkey
     """The store neither answers nor closes."""
     standing = Standing(clock)
     monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
-    close = staticmethod(lambda: standing.take("store", None))
-    store = type("Store", (), {"releases": False, "forgets": False, "close": close, "tracked": {}})()
+    store = Mock(releases=False, forgets=False, close=lambda: standing.take("store", None), tracked={})
     committer = Committer(
         "c",
         store,
@@ -267,7 +267,7 @@ def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     server = FakeZooKeeper(session_timeout=6.0)
     make_topic(server, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(ListenerThread, "open", lambda _: None)
+        patch.setattr("zkconsumer.member.listener.Thread", lambda **_: Mock(is_alive=lambda: False, ident=0))
         member = SteppedMember(server, "a", drain=60.0, **options)
     return server, Silence(clock, member, monkeypatch)
 

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
 from zkconsumer.balance.work import Work
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 
 
 class MessageFailed(Exception):

@@ -41,7 +41,7 @@ from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
 from zkconsumer.streams.chunk_reader import ReadSettings
-from zkconsumer.streams.decoders import Decoder
+from zkconsumer.streams.message import Decoder
 
 log = logging.getLogger(__name__)
 

@@ -139,7 +139,7 @@ class RunEndWatch:
 
 
 class StreamEnd:
-    """The end of one stream: the :class:`~zkconsumer.streams.read_end.ReadEnd` of its queue.
+    """The end of one stream: the :class:`~zkconsumer.streams.stream_queue.ReadEnd` of its queue.
 
     It is that of the stream's own partitions. Without any it is that of the member's partitions, or of the group's, as
     for a run: a rebalance may bring partitions until then. Threads: any; ``lock`` guards the watch.

@@ -24,14 +24,19 @@ from typing import Any, Literal, Self, TypeVar
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
-from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
-from zkconsumer.connector.partition_control import PartitionControl, begin_commit, given_offsets, seek_to, seek_to_time
+from zkconsumer.connector.partition_control import (
+    PartitionControl,
+    PromptCalls,
+    begin_commit,
+    given_offsets,
+    seek_to,
+    seek_to_time,
+)
 from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
-from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import GivenOffset
@@ -41,8 +46,7 @@ from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPo
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
-from zkconsumer.streams.decoders import Decoder, K, V
-from zkconsumer.streams.message import message_class
+from zkconsumer.streams.message import Decoder, K, V, message_class
 from zkconsumer.wiring import GroupMember, consumer_id
 from zkconsumer.wiring.member_parts import read_timeout
 
@@ -76,7 +80,7 @@ class AsyncConsumerRebalanceListener:
 Listener = AsyncConsumerRebalanceListener | ConsumerRebalanceListener
 
 
-class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
+class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
     """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines.
 
     Use it with ``async with``: leaving it shuts down. The message in the leaving task's hands then counts as finished
@@ -102,10 +106,10 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             warnings.simplefilter("ignore")  # the line above has warned
             # reads return at once, and coroutines wait in their place
             inner = self.config.replace({"consumer.timeout.ms": 0, "consumer.timeout.action": "end"})
-        self._lifecycle = Lifecycle(inner, consumer_id(inner))
-        self._partitions = PartitionControl(self._lifecycle)
-        self._queries = ClusterQueries(self._lifecycle)
-        self._subscription = Subscription(self._lifecycle, offset_store)
+        super().__init__(Lifecycle(inner, consumer_id(inner)))
+        self._partitions = PartitionControl(self.lifecycle)
+        self._queries = ClusterQueries(self.lifecycle)
+        self._subscription = Subscription(self.lifecycle, offset_store)
         self._timeout = read_timeout(self.config)
         self._ends_on_timeout = self.config.consumer_timeout_action == "end"
         self._listener: Listener | None = None
@@ -116,7 +120,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     @property
     def consumer_id(self) -> ConsumerId:
         """The member's name."""
-        return self._lifecycle.consumer_id
+        return self.lifecycle.consumer_id
 
     # ---- streams ----
 
@@ -166,9 +170,9 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         If it is cancelled, they are unsubscribed again.
         """
-        if not self._lifecycle.created:
+        if not self.lifecycle.created:
             return await self.create_message_streams(topics, key_decoder, value_decoder)
-        member, subscription = self._lifecycle.live(), self._subscription
+        member, subscription = self.lifecycle.live(), self._subscription
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
         add = partial(subscription.add, topics, message_class(key_decoder, value_decoder), deadline, held)
         made = await self._join(add, partial(_leave_again, member, subscription, list(topics)), deadline)
@@ -176,7 +180,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
     async def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams. A message of them in the task's hands counts as finished."""
-        member, leaving = self._lifecycle.live(), [topics] if isinstance(topics, str) else list(topics)
+        member, leaving = self.lifecycle.live(), [topics] if isinstance(topics, str) else list(topics)
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
         await self._call(partial(self._subscription.leave, leaving, deadline, held), deadline)
         streams = [stream for _, _, stream in member.delivery.streams()]
@@ -231,12 +235,12 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         Arguments and errors: as :meth:`ZookeeperConsumerConnector.commit_offsets`.
         """
         # now: in a separate task, the commit may run when the caller has the next message in hand
-        return self._commit(given_offsets(self._lifecycle, offsets), self._held_by(calling_task()), timeout)
+        return self._commit(given_offsets(self.lifecycle, offsets), self._held_by(calling_task()), timeout)
 
     async def _commit(
         self, given: Mapping[TopicPartition, GivenOffset] | None, held: Held, timeout: float | None
     ) -> None:
-        life = self._lifecycle
+        life = self.lifecycle
         done, deadline = begin_commit(life, given, held, timeout, in_listener=_in_listener.get())
         limit = asyncio.timeout(deadline.remaining())
         try:
@@ -259,7 +263,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
         A stream may have been read alone and with others (:meth:`messages`). The reader that was asked last has it.
         """
-        member = self._lifecycle.member
+        member = self.lifecycle.member
         found: list[tuple[PartitionPosition, AsyncMessages[Any, Any]]] = []
         if member is None:
             return found
@@ -271,27 +275,6 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         return found
 
     # ---- looking ----
-
-    @property
-    def state(self) -> ConnectorState:
-        """The present state of the member, and what it waits for."""
-        return self._lifecycle.state
-
-    def health(self) -> Health:
-        """Return whether this member is live and ready, and why not."""
-        return health_of(self._lifecycle)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that this member owns now."""
-        return self._partitions.assignment()
-
-    def position(self, partition: PartitionLike) -> int | None:
-        """Return the offset of the next message to hand out; None while the start is not known yet."""
-        return self._partitions.position(partition)
-
-    def lag(self) -> dict[TopicPartition, int | None]:
-        """Return for each owned partition how many messages follow those that are finished; None if unknown."""
-        return self._partitions.lag()
 
     async def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
         """Return the committed offset of the group for a partition; None if nothing is stored yet."""
@@ -325,18 +308,6 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
 
     # ---- moving ----
 
-    def pause(self, partitions: Iterable[PartitionLike]) -> None:
-        """Fetch and hand out nothing of these until :meth:`resume`."""
-        self._partitions.pause(partitions)
-
-    def resume(self, partitions: Iterable[PartitionLike]) -> None:
-        """Go on with paused partitions where they stopped."""
-        self._partitions.resume(partitions)
-
-    def paused(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are paused."""
-        return self._partitions.paused()
-
     async def seek(
         self,
         partition: PartitionLike,
@@ -344,15 +315,15 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         timeout: float | None = None,
     ) -> None:
         """Go on at another offset of a partition, as :meth:`ZookeeperConsumerConnector.seek` does."""
-        deadline = self._lifecycle.deadline(timeout)
-        await self._call(partial(seek_to, self._lifecycle, partition, offset, deadline), deadline)
+        deadline = self.lifecycle.deadline(timeout)
+        await self._call(partial(seek_to, self.lifecycle, partition, offset, deadline), deadline)
 
     async def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Go on at the first message that is not older than a time in ms since 1970, or at the end."""
-        deadline = self._lifecycle.deadline(timeout)
-        return await self._call(partial(seek_to_time, self._lifecycle, timestamp, partitions, deadline), deadline)
+        deadline = self.lifecycle.deadline(timeout)
+        return await self._call(partial(seek_to_time, self.lifecycle, timestamp, partitions, deadline), deadline)
 
     # ---- the end ----
 
@@ -362,8 +333,8 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
         Loops end once their message in hand is finished, which is committed. Leaving ``async with`` waits for the end.
         """
         check_seconds(timeout)
-        self._lifecycle.begin_shutdown(timeout)
-        member = self._lifecycle.member
+        self.lifecycle.begin_shutdown(timeout)
+        member = self.lifecycle.member
         if member is not None and not in_signal_handler():  # a handler may have interrupted who holds a queue's lock
             member.end_streams()  # now: until its thread did so, tasks would be handed further messages
 
@@ -378,7 +349,7 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     async def _shut_down(
         self, caller: asyncio.Task[Any] | None, *, finished: bool, timeout: float = CLOSE_WITHIN
     ) -> None:
-        member, held = self._lifecycle.member, self._held_by(caller)
+        member, held = self.lifecycle.member, self._held_by(caller)
         # a task that has ended will not finish what it got
         left = [one for one, reader in self._in_hand() if one not in held and reader.task and reader.task.done()]
         self.begin_shutdown(timeout)
@@ -387,9 +358,9 @@ class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
             member.settle_positions(left, finished=False)
         if _in_listener.get():
             return  # the end waits for this listener, and each would wait for the other
-        await self._call(partial(self._lifecycle.shut_down, finished=False, timeout=timeout))
+        await self._call(partial(self.lifecycle.shut_down, finished=False, timeout=timeout))
         if finished:
-            self._lifecycle.end.raise_failure()
+            self.lifecycle.end.raise_failure()
 
     async def __aenter__(self) -> Self:
         return self

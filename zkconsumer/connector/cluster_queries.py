@@ -20,12 +20,11 @@ from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.model import PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams.decoders import Decoder, K, V
-from zkconsumer.streams.message import message_class
+from zkconsumer.streams.message import Decoder, K, V, message_class
 from zkconsumer.wiring.partition_stream import PartitionReading, PartitionStream
 
 _NUMBERS = count()

@@ -37,7 +37,10 @@ def member_gauges(member: GroupMember, balance: BalanceState | None = None) -> _
         yield MetricName(*CONNECTOR, "OwnedPartitionsCount", (*group, ("topic", topic))), count
     yield from _streams(member, client)
     yield from _lags(member, client)
-    yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MinFetchRate", client), member.fetching.slowest_rate
+    yield (
+        MetricName("kafka.consumer", "ConsumerFetcherManager", "MinFetchRate", client),
+        member.fetching.fetchers.slowest_rate,
+    )
     yield MetricName("kafka.common", "AppInfo", "Version"), VERSION
     state = member.state
     if state is not None:

@@ -40,8 +40,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import read_settings
-from zkconsumer.streams.decoders import Decoder
-from zkconsumer.streams.message import message_class
+from zkconsumer.streams.message import Decoder, message_class
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination

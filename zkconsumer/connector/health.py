@@ -88,8 +88,9 @@ def _failures(member: GroupMember) -> Iterator[str]:
         if side.group.thread.is_alive() and side.group.silence > limit:
             yield f"the thread {side.group.thread.name} has not answered for {side.group.silence:.0f} s"
     limit = SILENT + REQUESTS * member.config.socket_timeout_ms / 1000
-    for fetcher in member.fetching.silent_fetchers(monotonic() - limit):
-        yield f"the thread {fetcher.thread.name} has not answered for {monotonic() - fetcher.step_began:.0f} s"
+    for fetcher in member.fetching.fetchers.running:
+        if (silence := monotonic() - fetcher.step_began) > limit:
+            yield f"the thread {fetcher.thread.name} has not answered for {silence:.0f} s"
 
 
 def _obstacles(member: GroupMember) -> Iterator[str]:

@@ -30,6 +30,7 @@ from zkconsumer.errors import (
     PartitionNotOwnedError,
 )
 from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.events import StopRequested
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime import fork_guard
@@ -271,7 +272,7 @@ class Lifecycle:
     def hurry(self) -> None:
         """Wait for no message any more, and for no handler of ``run``. Any thread, also a signal handler."""
         if self.member is not None:
-            self.member.hurry()
+            self.member.events.put(StopRequested(hurried=True))
         run = self.running
         if run is not None:
             run.hurry()

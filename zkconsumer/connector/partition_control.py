@@ -1,9 +1,9 @@
 """The calls of an application that concern single partitions: look, pause, move, commit.
 
 :class:`PartitionControl` is a base of the connector, because these methods would only forward to a part. The connector
-for asyncio has one as a part, and calls the functions below with the messages that its task holds. A plain pair (topic,
-number) will do for a partition everywhere; anything else raises TypeError. Any thread may call, also the listener's.
-Only the group thread changes positions; callers ask it and wait.
+for asyncio has one as a part for calls that block, and calls the functions below with the messages that its task holds.
+A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
+thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
+from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -24,13 +25,14 @@ from zkconsumer.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.kafka import EARLIEST, LATEST
+from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.offsets.committer import Committer
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import MetricName, Value
-from zkconsumer.wiring import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +56,27 @@ def _check_time(what: object, time: object) -> None:
         raise ValueError(f"{what}: {time} are micro- or nanoseconds since 1970, it seems; a time is in ms")
 
 
-class PartitionControl:
-    """The calls for single partitions of the connector with this ``lifecycle``."""
+class PromptCalls:
+    """The calls that return at once, of a connector with this ``lifecycle``, for threads or for asyncio."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
 
-    # ---- looking ----
+    def __dir__(self) -> list[str]:
+        hidden = ("lifecycle",)  # for other parts of the connector
+        return [name for name in super().__dir__() if name.startswith("__") or (name[0] != "_" and name not in hidden)]
+
+    @property
+    def state(self) -> ConnectorState:
+        """The present state of the member, and what it waits for."""
+        return self.lifecycle.state
+
+    def health(self) -> Health:
+        """Return whether this member is live and ready, and why not; for the probes of a scheduler.
+
+        Any thread, also a signal handler: this takes no lock and waits for nothing.
+        """
+        return health_of(self.lifecycle)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this member owns now."""
@@ -73,28 +89,6 @@ class PartitionControl:
         """
         return owned_position(self.lifecycle, partition_of(partition)).finished(including_held=True)
 
-    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
-        """Return the committed offset of the group for a partition; None if nothing is stored yet.
-
-        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
-        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
-        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
-        store did not answer in time, and its own errors.
-        """
-        tp = partition_of(partition)
-        position = self.lifecycle.positions().get(tp)
-        if position is not None:
-            return position.stored.committed
-        deadline = self.lifecycle.deadline(timeout)
-        committer = self.lifecycle.live().committer
-        if committer is None:
-            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
-        try:
-            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
-        except TimeoutError:
-            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
-        return stored if stored >= 0 else None
-
     def lag(self) -> dict[TopicPartition, int | None]:
         """Return for each owned partition how many messages follow those that are finished.
 
@@ -105,17 +99,6 @@ class PartitionControl:
         """
         member = self.lifecycle.member
         return {} if member is None else member.lags()
-
-    def metrics(self) -> Mapping[MetricName, Value]:
-        """Return every metric of this member with its value now, under the original's names.
-
-        A name is (group, type, name, tags). Its text is as in JMX, such as
-        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
-        numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
-        (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
-        """
-        member = self.lifecycle.member
-        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- pausing ----
 
@@ -153,6 +136,45 @@ class PartitionControl:
                 queue.resume(position)
             if not position.revoked or self.lifecycle.positions().get(tp) is position:
                 return  # ours, or leaving us; otherwise the partition has a new position, which is meant
+
+
+class PartitionControl(PromptCalls):
+    """The calls for single partitions of the connector with this ``lifecycle``."""
+
+    # ---- looking ----
+
+    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
+        """Return the committed offset of the group for a partition; None if nothing is stored yet.
+
+        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
+        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
+        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
+        store did not answer in time, and its own errors.
+        """
+        tp = partition_of(partition)
+        position = self.lifecycle.positions().get(tp)
+        if position is not None:
+            return position.stored.committed
+        deadline = self.lifecycle.deadline(timeout)
+        committer = self.lifecycle.live().committer
+        if committer is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        try:
+            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
+        except TimeoutError:
+            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
+        return stored if stored >= 0 else None
+
+    def metrics(self) -> Mapping[MetricName, Value]:
+        """Return every metric of this member with its value now, under the original's names.
+
+        A name is (group, type, name, tags). Its text is as in JMX, such as
+        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
+        numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
+        (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
+        """
+        member = self.lifecycle.member
+        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- moving ----
 
@@ -313,33 +335,12 @@ def _seek(lifecycle: Lifecycle, offsets: Mapping[TopicPartition, int], deadline:
 
 def commit(lifecycle: Lifecycle, given: Mapping[TopicPartition, GivenOffset] | None, timeout: float | None) -> None:
     """Write the progress, or given offsets. As :meth:`PartitionControl.commit_offsets`."""
-    member, held = lifecycle.member, _held_here(lifecycle)
-    if lifecycle.end.begun and not (member is not None and member.in_listener):
-        _commit_while_closing(lifecycle, member, given, held)
-        return
-    if member is None or member.committer is None:
-        if given:
-            raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-        return
-    deadline = Deadline(member.request_timeout if timeout is None else timeout)
-    if given is not None:
-        member.committer.commit_given(given, deadline)
-    else:
-        member.committer.commit(held, deadline)
-
-
-def _commit_while_closing(
-    lifecycle: Lifecycle, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
-) -> None:
-    """Commit what the calling thread has in its hands, while that is still waited for."""
-    if member is None or member.committer is None or not held:
-        raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-    deadline = Deadline(lifecycle.end.remaining)
-    if given is not None:
-        member.committer.commit_given(given, deadline)
-        return
-    member.committer.commit(held, deadline)
-    _check_committed(held)
+    held = _held_here(lifecycle)
+    committer, deadline, closing = _committer(lifecycle, given, held, timeout)
+    if committer is not None:
+        committer.commit(held, deadline, given)
+        if closing and given is None:
+            _check_committed(held)
 
 
 def begin_commit(
@@ -354,24 +355,38 @@ def begin_commit(
 
     Returns: its future, and its time. It is withdrawn if the time ends before it begins.
     """
+    committer, deadline, closing = _committer(lifecycle, given, held, timeout, in_listener=in_listener)
+    done: Future[None] = Future()
+    if committer is None:
+        done.set_result(None)
+        return done, deadline
+    asked = committer.begin_commit(held, deadline, given)
+    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+    return done, deadline
+
+
+def _committer(
+    lifecycle: Lifecycle,
+    given: Mapping[TopicPartition, GivenOffset] | None,
+    held: Held,
+    timeout: float | None,
+    *,
+    in_listener: bool = False,
+) -> tuple[Committer | None, Deadline, bool]:
+    """Return the committer, None before streams are created; the time of a commit; and whether a shutdown has begun.
+
+    A shutdown waits for messages in hand, so a thread may still commit what it ``held``.
+    """
     member = lifecycle.member
     closing = lifecycle.end.begun and not (in_listener or (member is not None and member.in_listener))
     if closing and not held:
         raise lifecycle.forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-    done: Future[None] = Future()
     if member is None or member.committer is None:
         if given:
             raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-        done.set_result(None)
-        return done, Deadline(0.0)
+        return None, Deadline(0.0), closing
     limit = member.request_timeout if timeout is None else timeout
-    deadline = Deadline(lifecycle.end.remaining if closing else limit)
-    if given is None:
-        asked = member.committer.begin_commit(held, deadline)
-    else:
-        asked = member.committer.begin_commit_given(given, deadline)
-    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
-    return done, deadline
+    return member.committer, Deadline(lifecycle.end.remaining if closing else limit), closing
 
 
 def _held_here(lifecycle: Lifecycle) -> Held:

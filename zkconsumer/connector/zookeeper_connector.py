@@ -30,7 +30,6 @@ from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
 from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop, share_keys
-from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.partition_control import PartitionControl
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
@@ -38,13 +37,10 @@ from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.other_clients import NamesMissingMethods
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MergedStreams
-from zkconsumer.streams.decoders import Decoder, K, V
-from zkconsumer.streams.message import message_class
-from zkconsumer.streams.message_iterator import public_names
+from zkconsumer.streams.message import Decoder, K, V, message_class
 from zkconsumer.wiring import consumer_id
 from zkconsumer.wiring.member_parts import read_timeout
 
@@ -275,21 +271,9 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
     # ---- state ----
 
     @property
-    def state(self) -> ConnectorState:
-        """The present state of the member, and what it waits for."""
-        return self.lifecycle.state
-
-    @property
     def balance(self) -> BalanceState | None:
         """The state of a run with ``concurrency``, None while there is no such run. Any thread."""
         return self.lifecycle.balance
-
-    def health(self) -> Health:
-        """Return whether this member is live and ready, and why not; for the probes of a scheduler.
-
-        Any thread, also a signal handler: this takes no lock and waits for nothing.
-        """
-        return health_of(self.lifecycle)
 
     # ---- the end ----
 
@@ -321,9 +305,6 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         self.lifecycle.shut_down(finished=kind is None)
         if kind is None:
             self.lifecycle.end.raise_failure()
-
-    def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), ("lifecycle",))
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"

@@ -1,8 +1,7 @@
 """Fetches the owned partitions that a broker leads, on a thread, with one long-polled request at a time.
 
 Threads: the fetcher's thread calls :meth:`Fetcher.step`; the leader finder, the group's thread and the streams call
-``add``, ``stop`` and ``wake``. The condition guards the table of partitions only. The lock is not held during a request
-or another wait.
+:meth:`Fetcher.stop` and :class:`FetchedPartitions`, whose lock is not held during a request or another wait.
 
 Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a request leaves out a partition whose stream has
 no room, so that partition holds up no other. The original's thread blocks there with all its partitions. An unexpected
@@ -22,16 +21,14 @@ from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_tro
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.fetch.truncation_check import TruncationCheck
-from zkconsumer.kafka import EARLIEST, LATEST, CorruptRecordsError, ListedOffset
+from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
+from zkconsumer.kafka import LATEST, CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-
-__all__ = ["EARLIEST", "LATEST", "FetchCursor", "FetchSettings", "Fetcher", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +37,141 @@ LOOK_EVERY = 5.0
 """Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
 QUIET_AFTER = 1.0
 """Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
-_UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
+
+
+class FetchedPartitions:
+    """The partitions of one fetcher, in the order of service. Any thread; the condition guards everything."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[FetchCursor, None] = {}
+        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
+        self._changed = Condition(self._lock)
+        self.woken = True
+        """Whether the fetcher must look at its partitions again."""
+        self.stopping = False
+        """Whether the fetcher ends."""
+
+    def add(self, cursors: Sequence[FetchCursor]) -> None:
+        """Fetch these partitions too. A partition that is fetched already keeps its place."""
+        with self._lock:
+            self._cursors |= dict.fromkeys(cursors)
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the fetcher look at its partitions again: a stream has room, or a position was resolved."""
+        with self._lock:
+            self.woken = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the waits of the fetcher, which ends."""
+        with self._lock:
+            self.stopping = True
+            self._changed.notify_all()
+
+    @property
+    def trouble(self) -> str:
+        """Why the last try for some partition here failed; empty if all are fetched."""
+        with self._lock:
+            return next((cursor.trouble for cursor in self._cursors if cursor.trouble), "")
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len({cursor.tp for cursor in self._cursors})
+
+    @property
+    def idle(self) -> bool:
+        """Whether there are no partitions."""
+        with self._lock:
+            self.drop_revoked()
+            return not self._cursors
+
+    def drop_revoked(self) -> None:
+        """Drop the partitions that have left."""
+        with self._lock:
+            for cursor in [cursor for cursor in self._cursors if cursor.position.revoked]:
+                del self._cursors[cursor]
+
+    # ---- the fetcher's thread
+
+    def look(self) -> list[FetchCursor]:
+        """Return the partitions; what wakes the fetcher from now on is for the next look."""
+        with self._lock:
+            self.woken = False
+            return list(self._cursors)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the fetcher is woken."""
+        with self._lock:
+            if not self.woken and not self.stopping:
+                self._changed.wait(seconds)
+                self.woken = True
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the fetcher ends."""
+        with self._lock:
+            self._changed.wait_for(lambda: self.stopping, seconds)
+
+    def rotate(self, served: Sequence[FetchCursor]) -> None:
+        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74). In a
+        session the broker does the same with the partitions that it remembers.
+        """
+        with self._lock:
+            self.woken = True
+            for cursor in served:
+                if cursor in self._cursors:
+                    self._cursors[cursor] = self._cursors.pop(cursor)
+
+    def remove(self, cursors: Sequence[FetchCursor] | None, trouble: str) -> list[FetchCursor]:
+        """Remove these partitions (None: all), and return those that have not left.
+
+        ``trouble`` is the reason of those without an own one.
+        """
+        returned = []
+        with self._lock:
+            self.woken = True
+            for cursor in list(self._cursors) if cursors is None else cursors:
+                cursor.trouble = trouble or cursor.trouble
+                self._cursors.pop(cursor, None)
+                cursor.resolving = False
+                if not cursor.position.revoked:
+                    returned.append(cursor)
+        return returned
+
+
+class ReadyPartitions:
+    """The partitions that could be fetched at the last look, and their streams. The fetcher's thread."""
+
+    def __init__(self) -> None:
+        self._cursors: list[FetchCursor] = []
+        self._sinks: Sequence[Sink] = ()
+        self.looked_at = 0.0
+        self.stirred_at = 0.0
+        """When messages came last, or the fetcher was woken (monotonic seconds)."""
+        self._full_since: float | None = None
+
+    def found(self, cursors: list[FetchCursor]) -> None:
+        """Note the partitions that can be fetched."""
+        self._cursors, self._sinks = cursors, tuple(dict.fromkeys(cursor.sink for cursor in cursors))
+
+    def welcome(self, free: int) -> list[FetchCursor]:
+        """Return the partitions whose streams have room now, with ``free`` bytes left for all streams."""
+        full = None
+        for sink in self._sinks:
+            if not sink.has_room(free):
+                full = [each for each in self._sinks if each is sink or not each.has_room(free)]
+                break
+        if not full:
+            self._full_since = None
+            return self._cursors
+        if self._full_since is None:
+            self._full_since = monotonic()
+        return [cursor for cursor in self._cursors if cursor.sink not in full]
+
+    @property
+    def full_for(self) -> float:
+        """Seconds for which some stream has had no room; 0 if all have."""
+        return 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
 
 
 class Fetcher:
@@ -62,43 +193,32 @@ class Fetcher:
         logins: RefusedLogins,
         failures: FailureLog,
     ) -> None:
-        self.endpoint = broker.endpoint
         self.metrics = broker.metrics
+        self.partitions = FetchedPartitions()
         self._logins = logins
         self._failures = failures
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
-        self._fetches: dict[FetchCursor, None] = {}  # in the order of service
-        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
-        self._changed = Condition(self._lock)
-        self._woken = True
-        # what was found when the partitions were looked at last: those to fetch, their streams, and when
-        self._ready: list[FetchCursor] = []
-        self._sinks: Sequence[Sink] = ()
-        self._looked_at = self._stirred_at = 0.0
-        self._stopping = False
+        self._ready = ReadyPartitions()
         self._broker = broker
         broker_id = broker.endpoint.broker_id
         self._handler = ResponseHandler(broker_id, settings)
         self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
-        self._full_since: float | None = None
         self._served: Sequence[FetchCursor] = ()  # got chunks whose readers are not woken yet
         self._answered = False
-        self._name = f"fetching from broker {broker_id}"
         self.thread = Thread(target=self._run, name=name, daemon=True)
         self.step_began = monotonic()
         """When the thread began its last round (monotonic seconds). Any thread."""
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address of the broker."""
+        return self._broker.endpoint
 
     def stop(self) -> None:
         """Tell the thread to end, and interrupt its wait; returns at once."""
-        with self._lock:
-            self._stopping = True
-            self._changed.notify_all()
+        self.partitions.stop()
         self._broker.close()
         self._logins.forget(self)
 
@@ -108,52 +228,17 @@ class Fetcher:
             self.thread.join(deadline.remaining())
         return not self.thread.is_alive()
 
-    def add(self, fetches: Sequence[FetchCursor]) -> None:
-        """Fetch these partitions too. A partition that is fetched already keeps its place."""
-        with self._lock:
-            self._fetches |= dict.fromkeys(fetches)
-            self.wake()
-
-    def wake(self) -> None:
-        """Look at the partitions again: a stream has room, or a position was resolved."""
-        with self._lock:
-            self._woken = True
-            self._changed.notify_all()
-
-    @property
-    def trouble(self) -> str:
-        """Why the last try for some partition here failed; empty if all are fetched."""
-        with self._lock:
-            return next((fetch.trouble for fetch in self._fetches if fetch.trouble), "")
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions that are fetched here."""
-        with self._lock:
-            return len({fetch.tp for fetch in self._fetches})
-
-    @property
-    def idle(self) -> bool:
-        """Whether this fetcher has no partitions."""
-        with self._lock:
-            self._drop_revoked()
-            return not self._fetches
-
-    def _drop_revoked(self) -> None:
-        for fetch in [fetch for fetch in self._fetches if fetch.position.revoked]:
-            del self._fetches[fetch]
-
     # ---- the thread ----
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self.partitions.stopping:
             self.step_began = monotonic()
             try:
                 self.step()
             except BrokerAuthenticationError as e:
                 self._refused(e)
             except BrokerError as e:
-                if not self._stopping:
+                if not self.partitions.stopping:
                     self._failures.failed(self._name, f"{self._name} failed: {e}")
                 self._answered = False
                 self.lose_connection(str(e))
@@ -164,7 +249,11 @@ class Fetcher:
         self._wake_readers()
         self._broker.close()
         self.metrics.settle()
-        self._return_all()
+        self._return(None)
+
+    @property
+    def _name(self) -> str:
+        return f"fetching from broker {self.endpoint.broker_id}"
 
     def step(self) -> None:
         """Do one round: resolve start positions, send a fetch, queue the response.
@@ -178,24 +267,23 @@ class Fetcher:
         if sent:
             self._receive()
         else:
-            self._wait(IDLE_WAIT)
+            self.partitions.wait(IDLE_WAIT)
 
     def _send(self) -> bool:
         """Resolve start positions and send a fetch; returns whether there was anything to fetch."""
-        now = monotonic()
-        if self._woken:
-            self._stirred_at = now
-        if self._woken or now - self._looked_at >= LOOK_EVERY:
+        now, ready, budget = monotonic(), self._ready, self._broker.budget
+        if self.partitions.woken:
+            ready.stirred_at = now
+        if self.partitions.woken or now - ready.looked_at >= LOOK_EVERY:
             self._look()
         # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
-        welcome = self._welcome() or self._welcome()
+        welcome = ready.welcome(budget.free()) or ready.welcome(budget.free())
         if not welcome:
             return False
         if not self._broker.prompt:
             self._wake_readers()  # a broker, or the source of a login's token, may take long
             self._connect()
-        full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
-        self._broker.send(welcome, full_for, quiet=now - self._stirred_at > QUIET_AFTER)
+        self._broker.send(welcome, ready.full_for, quiet=now - ready.stirred_at > QUIET_AFTER)
         return True
 
     def _look(self) -> None:
@@ -204,17 +292,15 @@ class Fetcher:
         A response changes only the partitions that it names. Any other thread that changes one wakes the fetcher. So
         hundreds of idle partitions are not looked at for each message of another.
         """
-        with self._lock:
-            fetches = list(self._fetches)
-            self._woken = False
-        self._looked_at = monotonic()
+        fetches = self.partitions.look()
+        self._ready.looked_at = monotonic()
         ready, unresolved = self._sorted(fetches)
         if unresolved:
             self._wake_readers()
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        self._ready, self._sinks = ready, tuple(dict.fromkeys(fetch.sink for fetch in ready))
+        self._ready.found(ready)
 
     def _wake_readers(self) -> None:
         """Wake the readers of the chunks that were queued in the last round.
@@ -254,66 +340,28 @@ class Fetcher:
             elif not position.paused and not position.full:
                 ready[fetch.tp] = fetch
         if ended:
-            with self._lock:
-                self._drop_revoked()
+            self.partitions.drop_revoked()
         return list(ready.values()), unresolved
-
-    def _welcome(self) -> list[FetchCursor]:
-        """Return the ready partitions whose streams have room now."""
-        free = self._broker.budget.free()
-        full = None
-        for sink in self._sinks:
-            if not sink.has_room(free):
-                full = [each for each in self._sinks if each is sink or not each.has_room(free)]
-                break
-        if not full:
-            self._full_since = None
-            return self._ready
-        if self._full_since is None:
-            self._full_since = monotonic()
-        return [fetch for fetch in self._ready if fetch.sink not in full]
-
-    def _wait(self, seconds: float) -> None:
-        with self._lock:
-            if not self._woken and not self._stopping:
-                self._changed.wait(seconds)
-                self._woken = True
 
     def _refused(self, error: BrokerAuthenticationError) -> None:
         """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
-        if self._stopping:
+        if self.partitions.stopping:
             return
         self._wake_readers()  # messages that came before the refusal can be read meanwhile
         pause = self._logins.refused(self, error)
-        with self._lock:
-            self._changed.wait_for(lambda: self._stopping, pause)
-        if self._stopping:
+        self.partitions.pause(pause)
+        if self.partitions.stopping:
             self._logins.forget(self)
         self.lose_connection(str(error))
 
     def lose_connection(self, trouble: str) -> None:
         """Give all partitions back: their leader may be another broker now. The next connect makes a new connection."""
         self._broker.lost()
-        self._return_all(trouble)
+        self._return(None, trouble)
 
-    def _return_all(self, trouble: str = "") -> None:
-        with self._lock:
-            fetches = list(self._fetches)
-            self._fetches.clear()
-            self._woken = True
-        self._return(fetches, trouble)
-
-    def _return(self, fetches: Sequence[FetchCursor], trouble: str = "") -> None:
-        """Return these partitions to the leader finder. ``trouble`` is the reason of those without an own one."""
-        returned = []
-        with self._lock:
-            self._woken = True
-            for fetch in fetches:
-                fetch.trouble = trouble or fetch.trouble
-                self._fetches.pop(fetch, None)
-                fetch.resolving = False
-                if not fetch.position.revoked:
-                    returned.append(fetch)
+    def _return(self, cursors: Sequence[FetchCursor] | None, trouble: str = "") -> None:
+        """Return these partitions (None: all) to the leader finder. ``trouble`` is the reason of those without one."""
+        returned = self.partitions.remove(cursors, trouble)
         if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 
@@ -328,24 +376,24 @@ class Fetcher:
         parts, turned = answered
         if not parts:
             return
-        self._stirred_at = monotonic()
+        self._ready.stirred_at = monotonic()
         outcomes = Outcomes()
         self._served = outcomes.served
         for part in parts:
             self._handler.handle(part, outcomes)
             fetch = part[0]
             if fetch.position.halted or fetch.position.full or fetch.fetched is None or fetch.fetch_from is not None:
-                self._woken = True
+                self.partitions.woken = True
         if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
             self._settle(outcomes)
         if turned is None:
             turned = outcomes.served
         if turned:
-            self._rotate(turned)
+            self.partitions.rotate(turned)
 
     def _settle(self, outcomes: Outcomes) -> None:
         """Deal with the partitions that did not simply get a chunk. The broker may be asked more."""
-        self._woken = True
+        self.partitions.woken = True
         self._wake_readers()
         self._served = outcomes.served  # which may grow
         self._truncation_check.settle(outcomes)
@@ -353,16 +401,6 @@ class Fetcher:
             self._corrupt(outcomes.corrupt)
         if outcomes.moved:
             self._return(outcomes.moved)
-
-    def _rotate(self, served: Sequence[FetchCursor]) -> None:
-        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74). In a
-        session the broker does the same with the partitions that it remembers.
-        """
-        with self._lock:
-            self._woken = True
-            for fetch in served:
-                if fetch in self._fetches:
-                    self._fetches[fetch] = self._fetches.pop(fetch)
 
     def _corrupt(self, places: Sequence[tuple[FetchCursor, CorruptRecordsError]]) -> None:
         if not self._settings.skip_corrupt:
@@ -373,7 +411,7 @@ class Fetcher:
         wanted = {fetch.tp: LATEST for fetch, _ in places}
         listed = self._broker.list_offsets(wanted)
         for fetch, error in places:
-            answer = listed.get(fetch.tp, _UNANSWERED)
+            answer = listed.get(fetch.tp, UNANSWERED)
             if answer.error != codes.NONE or answer.offset < error.next_offset:
                 self._return([fetch], str(error))
                 continue
@@ -387,7 +425,7 @@ class Fetcher:
         failed: list[FetchCursor] = []
         resolved: dict[PartitionPosition, int] = {}
         for fetch in fetches:
-            answer = listed.get(fetch.tp, _UNANSWERED)
+            answer = listed.get(fetch.tp, UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
                 said = f"broker {self.endpoint.broker_id} returned no start offset: {codes.name(answer.error)}"

@@ -1,8 +1,9 @@
 """Decides which partition is fetched from which broker: the leader finder, and the fetchers that it feeds.
 
 Threads: the group's thread calls ``start``, ``forget`` and ``close``; any thread calls ``wake``. The leader finder is a
-thread of this object, which also starts and ends the fetchers. One condition guards the partitions without a leader and
-the table of fetchers. The lock is not held during network calls; the original holds its lock during metadata requests.
+thread of :class:`FetcherManager`, which also starts and ends the fetchers. Each class has one lock, for the partitions
+without a leader, the table of fetchers, and the connection that asks for leaders. No lock is held during network calls;
+the original holds its lock during metadata requests.
 
 Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole. Here a single
 partition comes or goes, and all other partitions are fetched on.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import Condition, Thread
 from time import monotonic
 
@@ -52,6 +53,196 @@ def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % fetchers
 
 
+class Fetchers:
+    """The running fetchers of one member, by the id of their broker and their number.
+
+    Arguments: as for :class:`FetcherManager`; ``give_back`` takes the partitions whose leader must be found again, on
+    a fetcher's thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: FetchSettings,
+        metrics: Metrics,
+        budget: Budget,
+        *,
+        resolved: Callable[[Mapping[PartitionPosition, int]], None],
+        give_back: Callable[[Sequence[FetchCursor]], None],
+        logins: RefusedLogins,
+        failures: FailureLog,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._metrics = metrics
+        self._budget = budget
+        self._resolved = resolved
+        self._give_back = give_back
+        self._logins = logins
+        self._failures = failures
+        self._lock = InterruptibleLock()
+        self._running: dict[tuple[int, int], Fetcher] = {}
+        self._stopping = False
+
+    @property
+    def running(self) -> Sequence[Fetcher]:
+        """The fetchers now (a copy). Any thread; takes no lock."""
+        return list(self._running.values())
+
+    def fetcher_for(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
+        """Return the running fetcher of that (broker id, number); a new one if the broker has another address.
+
+        None: the member ends.
+        """
+        known = self._running.get(key)
+        if known is not None and known.endpoint == endpoint:
+            return known
+        fetcher = Fetcher(
+            f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
+            FetchConnection(endpoint, self._settings, self._budget, self._metrics),
+            self._settings,
+            give_back=self._give_back,
+            resolved=self._resolved,
+            logins=self._logins,
+            failures=self._failures,
+        )
+        with self._lock:
+            if self._stopping:
+                return None
+            fetcher.thread.start()  # first: partitions of a fetcher whose thread failed to start would stall
+            self._running[key] = fetcher
+        if known is not None:
+            self._stop([known])  # the broker came back at another address (KAFKA-474)
+        return fetcher
+
+    def retire_idle(self) -> None:
+        """End the fetchers without partitions."""
+        with self._lock:
+            idle = [key for key, fetcher in self._running.items() if fetcher.partitions.idle]
+            fetchers = [self._running.pop(key) for key in idle]
+        self._stop(fetchers)
+
+    def _stop(self, fetchers: Iterable[Fetcher]) -> None:
+        """End fetchers that are no longer in the table. The metrics of a broker without any fetcher left are removed;
+        in the original they stay.
+        """
+        with self._lock:
+            live = {fetcher.endpoint for fetcher in self._running.values()}
+        for fetcher in fetchers:
+            fetcher.stop()
+            if fetcher.endpoint not in live:
+                fetcher.metrics.remove()
+
+    def close(self, deadline: Deadline) -> None:
+        """End all fetchers, together and not one after the other (KAFKA-4319); never waits beyond the deadline."""
+        with self._lock:
+            self._stopping = True
+            fetchers = self.running
+        for fetcher in fetchers:
+            fetcher.stop()
+        for fetcher in fetchers:
+            if not fetcher.join(deadline):
+                log.warning("a fetcher of broker %d did not end in time", fetcher.endpoint.broker_id)
+
+    @property
+    def slowest_rate(self) -> float:
+        """Requests per second of the fetcher that sends the fewest (``MinFetchRate``); 0 without fetchers."""
+        return min((fetcher.metrics.request_rate for fetcher in self.running), default=0.0)
+
+    def load(self) -> Mapping[int, int]:
+        """Return the number of partitions fetched from each broker, by its id."""
+        load: dict[int, int] = {}
+        for fetcher in self.running:
+            broker = fetcher.endpoint.broker_id
+            load[broker] = load.get(broker, 0) + len(fetcher.partitions)
+        return load
+
+
+class LeaderSearch:
+    """Asks the brokers for the leaders of partitions.
+
+    Arguments: ``directory`` reads the registered brokers; ``let_in`` is called when a broker accepts our login.
+    """
+
+    def __init__(self, settings: FetchSettings, directory: Directory, let_in: Callable[[], None]) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._let_in = let_in
+        self._lock = InterruptibleLock()
+        self._unknown: Mapping[str, tuple[float, float]] = {}
+        self._known: Sequence[Endpoint] = ()
+        self._failed: set[int] = set()
+        self._asking: BrokerChannel | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Ask no more; a request that waits for its answer fails. Any thread."""
+        with self._lock:
+            self._closed = True
+            asking = self._asking
+        if asking is not None:
+            asking.close()
+
+    def brokers(self) -> Sequence[Endpoint]:
+        """Return the registered brokers, as last seen while ZooKeeper is away. Raises RegistryError, BrokerError."""
+        try:
+            self._known = self._directory(Deadline(METADATA_TIMEOUT))
+        except RegistryError:
+            # ZooKeeper is away: go on with the known brokers; they change seldom, and a wrong address fails by itself
+            if not self._known:
+                raise
+        if not self._known:
+            raise BrokerError("no broker is registered in ZooKeeper under /brokers/ids; waiting for one")
+        return self._known
+
+    def find(
+        self, topics: Sequence[str], brokers: Sequence[Endpoint], waiting: Collection[str] = ()
+    ) -> Mapping[TopicPartition, int]:
+        """Ask broker after broker for leaders, in random order, until a broker answers.
+
+        Brokers that failed last time come last. So a slow broker, or a response that never ends, delays the other
+        brokers' partitions only once. Topics that are ``waiting`` are asked for again later.
+        """
+        failure: BrokerError | None = None
+        order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)
+        for number, endpoint in enumerate(order, 1):
+            channel = self._settings.channel(endpoint)
+            with self._lock:
+                if self._closed:
+                    return {}
+                self._asking = channel
+            limit = METADATA_TIMEOUT if number == len(order) else FIRST_TIMEOUT
+            deadline = Deadline(min(limit, self._settings.socket_timeout))
+            try:
+                channel.connect(deadline)
+                self._let_in()
+                told = channel.metadata(topics, deadline)
+                self._failed.discard(endpoint.broker_id)
+                self._note_unknown(topics, told.errors, waiting)
+                return told.leaders
+            except BrokerError as e:
+                self._failed.add(endpoint.broker_id)
+                # a refusal says more than a broker that is away, which may accept our login when it is back
+                failure = failure if isinstance(failure, BrokerAuthenticationError) else e
+            finally:
+                self._asking = None
+                channel.close()
+        raise failure or BrokerError("no broker could be asked")
+
+    def _note_unknown(
+        self, topics: Sequence[str], errors: Mapping[str | TopicPartition, int], waiting: Collection[str]
+    ) -> None:
+        now, before = monotonic(), self._unknown
+        kept = {topic: times for topic, times in before.items() if topic in waiting and topic not in topics}
+        unknown = [topic for topic in topics if errors.get(topic) == error_codes.UNKNOWN_TOPIC_OR_PARTITION]
+        self._unknown = kept | {topic: (before.get(topic, (now,))[0], now) for topic in unknown}
+
+    def unknown_for(self, topic: str) -> float:
+        """Return the seconds between the first and the last answer of brokers that do not know a topic. Any thread."""
+        first, last = self._unknown.get(topic, (0.0, 0.0))
+        return last - first
+
+
 class FetcherManager:
     """Fetches every owned partition from its leader.
 
@@ -73,26 +264,27 @@ class FetcherManager:
         metrics: Metrics,
         budget: Budget,
     ) -> None:
-        self._budget = budget
-        self._metrics = metrics
         self._logins = RefusedLogins()
         self._failures = FailureLog()
         self._refused = refused
         self._shut_out = False
-        self._name = name
-        self._settings = settings
-        self._directory = directory
+        self._backoff = settings.backoff
         self._per_broker = fetchers_per_broker
-        self._resolved = resolved
+        self.leaders = LeaderSearch(settings, directory, self._on_login)
+        self.fetchers = Fetchers(
+            name,
+            settings,
+            metrics,
+            budget,
+            resolved=resolved,
+            give_back=self._take_back,
+            logins=self._logins,
+            failures=self._failures,
+        )
         self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._leaderless: dict[FetchCursor, None] = {}  # in order, unlike a set
-        self._unknown: Mapping[str, tuple[float, float]] = {}
-        self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
-        self._known: Sequence[Endpoint] = ()
-        self._asking: BrokerChannel | None = None
-        self._failed: set[int] = set()
         self._trouble = ""
         self._thread = Thread(target=self._run, name=f"{name}-leader-finder-thread", daemon=True)
 
@@ -122,44 +314,24 @@ class FetcherManager:
 
     def wake(self) -> None:
         """Wake the fetchers: a stream has room again, or a start position is known."""
-        with self._lock:
-            fetchers = list(self._fetchers.values())
-        for fetcher in fetchers:
-            fetcher.wake()
+        for fetcher in self.fetchers.running:
+            fetcher.partitions.wake()
 
     def close(self, deadline: Deadline) -> None:
-        """End all threads, together and not one after the other (KAFKA-4319); never waits beyond the deadline."""
+        """End all threads; never waits beyond the deadline."""
         with self._lock:
             self._stopping = True
             self._leaderless.clear()
-            fetchers = list(self._fetchers.values())
-            asking = self._asking
             self._changed.notify_all()
-        if asking is not None:
-            asking.close()
-        for fetcher in fetchers:
-            fetcher.stop()
-        for fetcher in fetchers:
-            if not fetcher.join(deadline):
-                log.warning("a fetcher of broker %d did not end in time", fetcher.endpoint.broker_id)
+        self.leaders.close()
+        self.fetchers.close(deadline)
         if self._thread.is_alive():
             self._thread.join(deadline.remaining())
 
     @property
     def threads(self) -> Sequence[Thread]:
         """The threads that should run now, unless this is closed. Any thread; takes no lock."""
-        return [self._thread, *(fetcher.thread for fetcher in list(self._fetchers.values()))]
-
-    def silent_fetchers(self, since: float) -> Sequence[Fetcher]:
-        """Return the fetchers that began their last round before that (monotonic seconds). Any thread; no lock."""
-        return [fetcher for fetcher in list(self._fetchers.values()) if fetcher.step_began < since]
-
-    @property
-    def slowest_rate(self) -> float:
-        """Requests per second of the fetcher that sends the fewest (``MinFetchRate``); 0 without fetchers."""
-        with self._lock:
-            fetchers = list(self._fetchers.values())
-        return min((fetcher.metrics.request_rate for fetcher in fetchers), default=0.0)
+        return [self._thread, *(fetcher.thread for fetcher in self.fetchers.running)]
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
@@ -167,22 +339,13 @@ class FetcherManager:
         with self._lock:
             return frozenset(fetch.tp for fetch in self._leaderless)
 
-    def load(self) -> Mapping[int, int]:
-        """Return the number of partitions fetched from each broker, by its id."""
-        with self._lock:
-            fetchers = list(self._fetchers.items())
-        load: dict[int, int] = {}
-        for (broker, _), fetcher in fetchers:
-            load[broker] = load.get(broker, 0) + fetcher.partitions
-        return load
-
     @property
     def trouble(self) -> str:
         """Why partitions are not fetched, for the user; empty if all are."""
         with self._lock:
             waiting = next((fetch.trouble for fetch in self._leaderless if fetch.trouble), "")
-            fetchers = list(self._fetchers.values())
-        told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
+        fetched = (fetcher.partitions.trouble for fetcher in self.fetchers.running)
+        told = (self._trouble, self._logins.trouble, waiting, *fetched)
         return next(filter(None, told), "")
 
     # ---- the leader finder ----
@@ -209,7 +372,7 @@ class FetcherManager:
     def _back_off(self) -> None:
         with self._lock:
             if not self._stopping:
-                self._changed.wait(self._settings.backoff)
+                self._changed.wait(self._backoff)
 
     def _on_refusal(self, error: BrokerAuthenticationError) -> None:
         """Handle the refusal of our login by every broker. The user hears of it, unless partitions are still fetched
@@ -217,15 +380,14 @@ class FetcherManager:
         """
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
-        with self._lock:
-            flowing = any(not fetcher.idle for fetcher in self._fetchers.values())
+        flowing = any(not fetcher.partitions.idle for fetcher in self.fetchers.running)
         if not flowing and not self._shut_out and not self._stopping:
             self._shut_out = True
             self._refused(error)
         with self._lock:
             self._changed.wait_for(lambda: self._stopping, pause)
 
-    def _let_in(self) -> None:
+    def _on_login(self) -> None:
         self._logins.accepted(self)
         if self._shut_out:
             self._shut_out = False
@@ -243,9 +405,10 @@ class FetcherManager:
                 wanted = self._due()
             if self._stopping:
                 return
+            waiting = {fetch.tp.topic for fetch in self._leaderless}
         if wanted:
-            brokers = self._brokers()
-            leaders = self.find_leaders(sorted({fetch.tp.topic for fetch in wanted}), brokers)
+            brokers = self.leaders.brokers()
+            leaders = self.leaders.find(sorted({fetch.tp.topic for fetch in wanted}), brokers, waiting)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
             found = [(fetch, by_id[leaders[fetch.tp]]) for fetch in wanted if leaders.get(fetch.tp, -1) in by_id]
             self.hand_over(found)
@@ -254,7 +417,7 @@ class FetcherManager:
                 "no leader for " + ", ".join(sorted(str(fetch.tp) for fetch in missing)[:5]) if missing else ""
             )
             self._put_off(missing)
-        self.retire_idle()
+        self.fetchers.retire_idle()
 
     def _due(self) -> list[FetchCursor]:
         """Return the partitions whose leader is to be looked for now. The caller holds the lock."""
@@ -269,63 +432,7 @@ class FetcherManager:
         """Allow no new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
         now = monotonic()
         for fetch in fetches:
-            fetch.retry_at = now + max(self._settings.backoff, fetch.pause)
-
-    def _brokers(self) -> Sequence[Endpoint]:
-        try:
-            self._known = self._directory(Deadline(METADATA_TIMEOUT))
-        except RegistryError:
-            # ZooKeeper is away: go on with the known brokers; they change seldom, and a wrong address fails by itself
-            if not self._known:
-                raise
-        if not self._known:
-            raise BrokerError("no broker is registered in ZooKeeper under /brokers/ids; waiting for one")
-        return self._known
-
-    def find_leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
-        """Ask broker after broker for leaders, in random order, until a broker answers.
-
-        Brokers that failed last time come last. So a slow broker, or a response that never ends, delays the other
-        brokers' partitions only once.
-        """
-        failure: BrokerError | None = None
-        order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)
-        for number, endpoint in enumerate(order, 1):
-            channel = self._settings.channel(endpoint)
-            with self._lock:
-                if self._stopping:
-                    return {}
-                self._asking = channel
-            limit = METADATA_TIMEOUT if number == len(order) else FIRST_TIMEOUT
-            deadline = Deadline(min(limit, self._settings.socket_timeout))
-            try:
-                channel.connect(deadline)
-                self._let_in()
-                told = channel.metadata(topics, deadline)
-                self._failed.discard(endpoint.broker_id)
-                self._note_unknown(topics, told.errors)
-                return told.leaders
-            except BrokerError as e:
-                self._failed.add(endpoint.broker_id)
-                # a refusal says more than a broker that is away, which may accept our login when it is back
-                failure = failure if isinstance(failure, BrokerAuthenticationError) else e
-            finally:
-                self._asking = None
-                channel.close()
-        raise failure or BrokerError("no broker could be asked")
-
-    def _note_unknown(self, topics: Sequence[str], errors: Mapping[str | TopicPartition, int]) -> None:
-        now, before = monotonic(), self._unknown
-        with self._lock:
-            waiting = {fetch.tp.topic for fetch in self._leaderless}.difference(topics)  # they are asked for again
-        kept = {topic: times for topic, times in before.items() if topic in waiting}
-        unknown = [topic for topic in topics if errors.get(topic) == error_codes.UNKNOWN_TOPIC_OR_PARTITION]
-        self._unknown = kept | {topic: (before.get(topic, (now,))[0], now) for topic in unknown}
-
-    def unknown_for(self, topic: str) -> float:
-        """Return the seconds between the first and the last answer of brokers that do not know a topic. Any thread."""
-        first, last = self._unknown.get(topic, (0.0, 0.0))
-        return last - first
+            fetch.retry_at = now + max(self._backoff, fetch.pause)
 
     def hand_over(self, found: Sequence[tuple[FetchCursor, Endpoint]]) -> None:
         """Give partitions to the fetchers of their leaders."""
@@ -335,37 +442,14 @@ class FetcherManager:
             batches.setdefault(key, []).append(fetch)
         endpoints = {endpoint.broker_id: endpoint for _, endpoint in found}
         for key, fetches in batches.items():
-            fetcher = self.fetcher_for(key, endpoints[key[0]])
+            fetcher = self.fetchers.fetcher_for(key, endpoints[key[0]])
             if fetcher is None:
                 return
             with self._lock:
                 handed = [fetch for fetch in fetches if fetch in self._leaderless]
                 for fetch in handed:
                     del self._leaderless[fetch]
-            fetcher.add(handed)
-
-    def fetcher_for(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
-        """Return the running fetcher of that (broker id, number); a new one if the broker has another address."""
-        known = self._fetchers.get(key)
-        if known is not None and known.endpoint == endpoint:
-            return known
-        fetcher = Fetcher(
-            f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
-            FetchConnection(endpoint, self._settings, self._budget, self._metrics),
-            self._settings,
-            give_back=self._take_back,
-            resolved=self._resolved,
-            logins=self._logins,
-            failures=self._failures,
-        )
-        with self._lock:
-            if self._stopping:
-                return None
-            fetcher.start()  # first: partitions of a fetcher whose thread failed to start would stall
-            self._fetchers[key] = fetcher
-        if known is not None:
-            self._stop([known])  # the broker came back at another address (KAFKA-474)
-        return fetcher
+            fetcher.partitions.add(handed)
 
     def _take_back(self, fetches: Sequence[FetchCursor]) -> None:
         with self._lock:
@@ -376,21 +460,3 @@ class FetcherManager:
                 if not fetch.position.revoked:
                     self._leaderless[fetch] = None
             self._changed.notify_all()
-
-    def retire_idle(self) -> None:
-        """End the fetchers without partitions."""
-        with self._lock:
-            idle = [key for key, fetcher in self._fetchers.items() if fetcher.idle]
-            fetchers = [self._fetchers.pop(key) for key in idle]
-        self._stop(fetchers)
-
-    def _stop(self, fetchers: Iterable[Fetcher]) -> None:
-        """End fetchers that are no longer in the table. The metrics of a broker without any fetcher left are removed;
-        in the original they stay.
-        """
-        with self._lock:
-            live = {fetcher.endpoint for fetcher in self._fetchers.values()}
-        for fetcher in fetchers:
-            fetcher.stop()
-            if fetcher.endpoint not in live:
-                fetcher.metrics.remove()

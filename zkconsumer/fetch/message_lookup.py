@@ -2,11 +2,14 @@
 
 One thread asks at a time; any thread may call :meth:`MessageLookup.close`. The lookup has connections of its own and
 disturbs no fetcher. They are kept until an error.
+
+:func:`message_times` reads only timestamps, by one small fetch of each place, on the channel of its caller. Kafka's own
+tools have nothing like it; exporters guess the time by interpolation between two looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -24,6 +27,7 @@ from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
+from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -33,7 +37,9 @@ GONE = "compaction removed it, or its transaction was aborted"
 SLICE = 10_000
 """Offsets that are asked for at once, so that a large gap takes little memory."""
 BYTES = 64 * 1024
-"""Bytes of a first fetch. A larger batch comes whole from brokers since 0.10.1, and with a second fetch from others."""
+"""Bytes of one partition in a first fetch. A larger batch comes whole from brokers since 0.10.1 if it is the first one,
+and with a second fetch from others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +270,66 @@ def _size(record: Any) -> int:
     if record is None:
         return 0
     return len(record.key or b"") + len(record.value or b"")
+
+
+AT_ONCE = 50
+"""Partitions in one fetch."""
+NO_TIME = -1
+"""Stands for the time of a message without one, as brokers before 0.10 write them."""
+NO_MESSAGE = -2
+"""Stands for the time where no message is left up to the log's end, but transaction markers or deleted records."""
+EXPANDED = 16 * 1024 * 1024
+"""Bytes of one batch after decompression. The time of a message in a larger one is not read."""
+
+
+def message_times(
+    channel: BrokerChannel, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the time (ms since 1970) of the first message from each offset on, :data:`NO_TIME` if it has none.
+
+    A place without any message up to the log's end has :data:`NO_MESSAGE`. Messages that do not fit and corrupt ones
+    are left out. Raises BrokerError.
+    """
+    found: dict[TopicPartition, int] = {}
+    left = dict(offsets)
+    while left:
+        asked = dict(list(left.items())[:AT_ONCE])
+        request = FetchRequest(
+            [FetchPosition(*tp, offset, BYTES) for tp, offset in asked.items()], 0.0, 0, BYTES * AT_ONCE
+        )
+        answer = channel.receive_fetch(channel.send_fetch(request, deadline), deadline)
+        told = {TopicPartition(one.topic, one.partition): one for one in answer.partitions}
+        first = next(iter(asked))
+        for tp, offset in asked.items():
+            one = told.get(tp)
+            time = None if one is None or one.error != codes.NONE else _time_at(one, offset)
+            if time is not None:
+                found[tp] = time
+            # a batch larger than BYTES comes whole if it is asked for first, from brokers since 0.10.1
+            if time is not None or tp == first or one is None or one.error or one.records:
+                left.pop(tp)
+    return found
+
+
+def _time_at(answer: PartitionResponse, offset: int) -> int | None:
+    where = TopicPartition(answer.topic, answer.partition)
+    try:
+        for record in _records(answer, where, offset):
+            if record.offset >= offset:
+                return int(record.timestamp) if record.timestamp >= 0 else NO_TIME
+        if answer.records and 0 <= answer.high_watermark <= (_reached(answer, where, offset) or -1):
+            return NO_MESSAGE
+    except CorruptRecordsError:
+        return None
+    return None
+
+
+def _reached(answer: PartitionResponse, where: TopicPartition, offset: int) -> int | None:
+    return extent(answer.records, where, offset, answer.high_watermark).next_offset
+
+
+def _records(answer: PartitionResponse, where: TopicPartition, offset: int) -> Iterator[Any]:
+    for batch in batches(
+        answer.records, check_crc=False, where=where, fetch_offset=offset, expansion=Expansion(EXPANDED)
+    ):
+        yield from batch

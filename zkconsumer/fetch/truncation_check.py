@@ -26,7 +26,7 @@ from zkconsumer.ownership.fetch_cursor import FetchCursor
 
 log = logging.getLogger(__name__)
 
-_UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
+UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 _KNOWS_NOTHING = EpochEnd(-1)
 _KEPT_FROM_US = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -119,7 +119,7 @@ class TruncationCheck:
         shorter = []
         for fetch in outcomes.out_of_range:
             position, offset = fetch.position, fetch.fetched or 0
-            start, end = starts.get(fetch.tp, _UNANSWERED), ends.get(fetch.tp, _UNANSWERED)
+            start, end = starts.get(fetch.tp, UNANSWERED), ends.get(fetch.tp, UNANSWERED)
             failed = next((one for one in (start, end) if one.error != codes.NONE or one.offset < 0), None)
             known = epoch_before(fetch.epochs, offset) > NO_EPOCH
             read = known or offset <= fetch.reached or position.stored.committed == offset
@@ -157,7 +157,7 @@ class TruncationCheck:
         later = self._broker.epoch_ends({tp: epoch + 1 for tp, epoch in asked.items()})
         before = self._broker.epoch_ends({tp: epoch - 1 for tp, epoch in asked.items() if epoch > 0})
         for fetch, end, suspect in doubts:
-            start = starts.get(fetch.tp, _UNANSWERED)
+            start = starts.get(fetch.tp, UNANSWERED)
             around = [answers[fetch.tp] for answers in (later, before) if fetch.tp in answers]
             failed = next((answer.error for answer in around if answer.error != codes.NONE), codes.NONE)
             if start.error != codes.NONE or start.offset < 0:

@@ -280,15 +280,7 @@ class GroupThread:
     def start(self, look: Callable[[], None] | None = None) -> None:
         """Begin to join, and start the thread. ``look`` is called on the thread between its steps, once a second."""
         self._look = look
-        self.begin()
-        self.thread.start()
-
-    def begin(self) -> None:
-        """Begin to join; for callers that step by themselves."""
         self.coordinator.begin()
-
-    def run(self) -> None:
-        """Start the thread after :meth:`begin`."""
         self.thread.start()
 
     def join(self, deadline: Deadline) -> bool:

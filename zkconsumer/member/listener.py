@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread, get_ident
@@ -87,10 +87,6 @@ class ListenerThread:
         self._calls: SimpleQueue[tuple[str, tuple[Any, ...], Future[Any]] | None] = SimpleQueue()
         self.thread = Thread(target=self._run, name=f"{name}-listener", daemon=True)
 
-    def open(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     def close(self, deadline: Deadline) -> None:
         """End the thread after all requested calls; a call that blocks is left behind at the deadline."""
         self._calls.put(None)
@@ -146,6 +142,7 @@ class ListenerCalls:
         self._serve = serve
         self._thread = thread
         self._limit = limit
+        self._told: Mapping[TopicPartition, ThreadId] | None = None
         self.trouble = ""
         """The trouble of the last call, in words for the user; empty if there was none."""
 
@@ -166,9 +163,15 @@ class ListenerCalls:
             future.add_done_callback(lambda late: _report_late(method, late))
 
     def start_offsets(
-        self, assignment: Mapping[TopicPartition, ThreadId], came: Container[TopicPartition]
+        self, assignment: Mapping[TopicPartition, ThreadId], came: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Call ``before_starting_fetchers``. Returns its valid offsets of partitions that ``came`` just now."""
+        """Call ``before_starting_fetchers``, unless nothing came and the assignment is the same as last time.
+
+        Returns its valid offsets of partitions that ``came`` just now.
+        """
+        if not came and assignment == self._told:
+            return {}
+        self._told = dict(assignment)
         starts = self._call("before_starting_fetchers", self._consumer, dict(assignment))
         if starts is None:
             return {}

@@ -10,9 +10,8 @@ partition that it takes is a wish. A revoked partition counts as given up when Z
 and released it.
 
 Threads: the group thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`. The thread of the brokers' side
-calls :class:`WishedPartitions` and waits there, with a limit, for the group thread, which never waits for it. The
-condition guards the wish, its numbers and the result of a look. No request is sent under the condition. A look at the
-brokers' group, before it is left for ZooKeeper-only members, has a thread of its own.
+calls :class:`WishedPartitions` and waits there, with a limit, for the group thread, which never waits for it. No
+request is sent under a lock.
 
 The original has nothing of this: there, members of the new consumer beside old ones consume everything twice.
 """
@@ -52,42 +51,20 @@ _LOOK_AGAIN = 2.0
 class Bridge:
     """The strategy of ZooKeeper's side, which decides who coordinates.
 
-    Arguments: ``strategy`` is ZooKeeper's; ``tell`` puts an event on the queue of the group thread; ``kafka`` is the
-    queue of the brokers' side; ``clients`` asks for the ``client.id`` of every member of the brokers' group (raises
-    ZkConsumerError); ``patience`` in seconds is how long the brokers' side waits for a release.
+    Arguments: ``strategy`` is ZooKeeper's; ``kafka`` is the queue of the brokers' side.
     """
 
     def __init__(
-        self,
-        consumer: ConsumerId,
-        strategy: Assign,
-        *,
-        tell: Callable[[LookAgain], None],
-        kafka: SimpleQueue[Any],
-        clients: Callable[[], Collection[str]],
-        patience: float,
+        self, consumer: ConsumerId, strategy: Assign, kafka: SimpleQueue[Any], wish: BrokersWish, lookout: Lookout
     ) -> None:
         self._consumer = consumer
         self._strategy = strategy
-        self._tell = tell
         self._kafka = kafka
-        self._clients = clients
-        self._patience = patience
-        self._joined: Mapping[str, int] = {}  # the group thread's, as the next two
+        self._wish = wish
+        self._lookout = lookout
+        self._joined: Mapping[str, int] = {}
         self._planned = 0
         self._owned: Owned = dict
-        self._closing = Event()
-        # guards everything below; code enters the lock itself, not the condition: see streams.stream_queue
-        self._lock = InterruptibleLock()
-        self._changed = Condition(self._lock)
-        self._lookout: Thread | None = None
-        self._may_leave = False
-        self._wish: Streams | None = None
-        self._number = 0
-        self._done = 0
-        self._in = False
-        self.concern = ""
-        """What keeps the group from moving, in words for the user; empty if nothing does."""
 
     def attach(self, owned: Owned) -> None:
         """Bridge to this side in ZooKeeper, before its first round. ``owned`` returns its positions."""
@@ -95,24 +72,20 @@ class Bridge:
 
     def close(self) -> None:
         """Wait for nothing any more, since ZooKeeper's side has ended."""
-        self._closing.set()
-        with self._lock:
-            self._changed.notify_all()
-
-    # ---- the group thread
+        self._lookout.close()
+        self._wish.close()
 
     def __call__(self, view: GroupView, threads: Threads) -> Assignment:
         """Return our part of the assignment, or all of it. Raises what the strategy raises."""
-        with self._lock:
-            self._planned, wish = self._number, self._wish
+        self._planned, wish = self._wish.present()
         if self._consumer not in view.members:
             return self._strategy(view, threads)
         others = non_bridges(view)
-        if others and (not self._joined or self._may_go(view)):
+        if others and (not self._joined or self._lookout.allows(view.members)):
             self._want({}, f"ZooKeeper coordinates: {first_of(others, 3)} cannot do otherwise")
             return self._strategy(view, threads)
         if not others:
-            self._look_no_more()
+            self._lookout.end()
             wanted = {topic: len(ids) for topic, ids in threads[self._consumer].items()}
             self._want(wanted, "all members can do so: the brokers coordinate")
         if wish is None or not self._joined:
@@ -122,9 +95,7 @@ class Bridge:
 
     def concluded(self) -> None:
         """Note the end of a round, which has committed and released the partitions that the plan took away."""
-        with self._lock:
-            self._done = self._planned
-            self._changed.notify_all()
+        self._wish.carried_out(self._planned)
 
     def _want(self, topics: Mapping[str, int], why: str) -> None:
         """Be in the brokers' group for these topics; without any, leave it."""
@@ -132,36 +103,57 @@ class Bridge:
             return
         if bool(topics) != bool(self._joined):
             log.info("%s", why)
-            with self._lock:
-                self._in, self._wish = bool(topics), None
-                self._changed.notify_all()
+            self._wish.begin(member=bool(topics))
         self._joined = dict(topics)
         joined = self._joined
         self._kafka.put(SubscriptionChanged(lambda _: joined, Request(Deadline(None))))
 
-    def _may_go(self, view: GroupView) -> bool:
-        """Return whether the brokers' group can be left to ZooKeeper.
 
-        It cannot while it has members that are no bridges. They would take everything, and members in ZooKeeper too.
-        """
+class Lookout:
+    """Looks at the brokers' group before it is left for ZooKeeper-only members, on a thread of its own.
+
+    The group cannot be left while it has members that are no bridges. They would take everything, and members in
+    ZooKeeper too. Called by the group thread; the lock guards the result of a look.
+
+    Arguments: ``clients`` asks for the ``client.id`` of every member of the brokers' group (raises ZkConsumerError);
+    ``tell`` puts an event on the queue of the group thread.
+    """
+
+    def __init__(
+        self, consumer: ConsumerId, clients: Callable[[], Collection[str]], tell: Callable[[LookAgain], None]
+    ) -> None:
+        self._consumer = consumer
+        self._clients = clients
+        self._tell = tell
+        self._closing = Event()
+        self._lock = InterruptibleLock()
+        self._thread: Thread | None = None
+        self._may_leave = False
+        self.concern = ""
+        """What keeps the group from moving, in words for the user; empty if nothing does. Any thread."""
+
+    def allows(self, members: Collection[str]) -> bool:
+        """Return whether the brokers' group can be left to ZooKeeper. A look begins if none is under way."""
         with self._lock:
             if self._may_leave:
                 self._may_leave = False
                 return True
-            if self._lookout is None or not self._lookout.is_alive():
-                members = frozenset(view.members)
-                self._lookout = Thread(
-                    target=self._look_out, args=(members,), name=f"{self._consumer}-lookout", daemon=True
-                )
-                self._lookout.start()
+            if self._thread is None or not self._thread.is_alive():
+                name = f"{self._consumer}-lookout"
+                self._thread = Thread(target=self._look, args=(frozenset(members),), name=name, daemon=True)
+                self._thread.start()
         return False
 
-    def _look_no_more(self) -> None:
+    def end(self) -> None:
         """Stop the look, because no member is left for which this one would leave the brokers' group."""
         with self._lock:
-            self._lookout, self._may_leave, self.concern = None, False, ""
+            self._thread, self._may_leave, self.concern = None, False, ""
 
-    def _look_out(self, members: Collection[str]) -> None:
+    def close(self) -> None:
+        """Look no more."""
+        self._closing.set()
+
+    def _look(self, members: Collection[str]) -> None:
         while not self._closing.is_set():
             try:
                 others = brokers_only_members(self._clients(), members)
@@ -169,7 +161,7 @@ class Bridge:
             except ZkConsumerError as e:
                 concern = f"the members of the brokers' group cannot be seen: {e}"
             with self._lock:
-                if self._lookout is not current_thread():
+                if self._thread is not current_thread():
                     return
                 self.concern, self._may_leave = concern, not concern
             if not concern:
@@ -177,6 +169,52 @@ class Bridge:
                 return
             log.warning("%s", concern)
             self._closing.wait(_LOOK_AGAIN)
+
+
+class BrokersWish:
+    """The partitions that the coordinator of the brokers' group gave us, for ZooKeeper's side to own.
+
+    The brokers' side changes the wish and waits for a release; the group thread reads and fulfils the wish. The
+    condition guards everything.
+
+    Arguments: ``tell`` puts an event on the queue of the group thread; ``patience`` in seconds is how long the brokers'
+    side waits for a release.
+    """
+
+    def __init__(self, tell: Callable[[LookAgain], None], patience: float) -> None:
+        self._tell = tell
+        self._patience = patience
+        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition: see streams.stream_queue
+        self._changed = Condition(self._lock)
+        self._streams: Streams | None = None
+        self._number = 0
+        self._done = 0
+        self._member = self._closed = False
+
+    # ---- the group thread
+
+    def begin(self, *, member: bool) -> None:
+        """Begin without a wish, because we join the brokers' group, or leave it (not ``member``)."""
+        with self._lock:
+            self._member, self._streams = member, None
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody wait any more, since ZooKeeper's side has ended."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+
+    def present(self) -> tuple[int, Streams | None]:
+        """Return the number of the wish, and the wish; None before the coordinator gave us anything."""
+        with self._lock:
+            return self._number, self._streams
+
+    def carried_out(self, number: int) -> None:
+        """Note that a round has carried out the wish of this number."""
+        with self._lock:
+            self._done = number
+            self._changed.notify_all()
 
     # ---- the brokers' side, on its thread
 
@@ -187,16 +225,15 @@ class Bridge:
     def taken(self, partitions: Collection[TopicPartition]) -> None:
         """Remove these from the wanted partitions. :meth:`released` waits until they are released."""
         gone = frozenset(partitions)
-        with self._lock:
-            before = self._wish
+        _, before = self.present()
         if before is not None:
             self._set({tp: number for tp, number in before.items() if tp not in gone}, "the coordinator takes back")
 
-    def _set(self, wish: Streams, why: str) -> None:
+    def _set(self, streams: Streams, why: str) -> None:
         with self._lock:
-            if not self._in:
+            if not self._member:
                 return  # we are leaving: ZooKeeper's strategy says what is ours
-            self._wish = wish
+            self._streams = streams
             self._number += 1
         self._tell(LookAgain(why))
 
@@ -205,9 +242,8 @@ class Bridge:
         deadline = Deadline(self._patience)
         with self._lock:
             number = self._number
-            while self._done < number and self._in and not self._closing.is_set() and not deadline.expired:
+            while (late := self._done < number and self._member and not self._closed) and not deadline.expired:
                 self._changed.wait(deadline.remaining())
-            late = self._done < number and self._in and not self._closing.is_set()
         if late:
             log.warning("partitions that the coordinator takes back are not released after %g s", self._patience)
 
@@ -245,54 +281,46 @@ class WishedPartitions:
     Nothing is handed out or committed here. Giving partitions up waits until ZooKeeper's side has released them.
     """
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self._streams: dict[TopicPartition, int] = {}
-        self._refusal = ""
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """The partitions that the coordinator gave us. Any thread."""
-        return self._streams
+    def __init__(self, wish: BrokersWish) -> None:
+        self._wish = wish
+        self.partitions: dict[TopicPartition, int] = {}
+        """The partitions that the coordinator gave us, with the number of the stream of each. Any thread."""
+        self.trouble = ""
+        """Why the brokers do not let us into the group, in words for the user; empty if they do. Any thread."""
 
     @property
     def streams(self) -> Streams:
         """The number of the stream of each of these partitions."""
-        return dict(self._streams)
-
-    @property
-    def trouble(self) -> str:
-        """Why the brokers do not let us into the group, in words for the user; empty if they do. Any thread."""
-        return self._refusal
+        return dict(self.partitions)
 
     def refuse(self, error: Exception | None) -> None:
         """Note why the brokers refuse us; None takes it back. Partitions owned in ZooKeeper stay so."""
-        self._refusal = "" if error is None else f"the brokers' group: {error}"
+        self.trouble = "" if error is None else f"the brokers' group: {error}"
 
     def take(self, streams: Streams) -> None:
         """Note what the coordinator gave; :meth:`settled` asks ZooKeeper's side for it."""
-        self._streams.update(streams)
+        self.partitions.update(streams)
 
     def settled(self) -> None:
         """Ask ZooKeeper's side for everything that the coordinator gave us in this generation."""
-        self._bridge.given(self.streams)
+        self._wish.given(self.streams)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Have ZooKeeper's side give these up, and wait for that."""
-        gone = [tp for tp in partitions if tp in self._streams]
+        gone = [tp for tp in partitions if tp in self.partitions]
         if gone:
             self._drop(gone)
-            self._bridge.released()
+            self._wish.released()
 
     def abandon(self) -> None:
         """Have ZooKeeper's side give everything up, and wait for that."""
-        self.give_up(list(self._streams))
+        self.give_up(list(self.partitions))
 
     def lose(self, why: str) -> None:
         """Have ZooKeeper's side give everything up; return at once."""
-        if self._streams:
-            log.warning("the brokers' group took back %s: %s", first_of(self._streams), why)
-            self._drop(list(self._streams))
+        if self.partitions:
+            log.warning("the brokers' group took back %s: %s", first_of(self.partitions), why)
+            self._drop(list(self.partitions))
 
     def end(self, stop: StopRequested) -> None:
         """Revoke all partitions. ZooKeeper's side has ended, or ends within its own time."""
@@ -301,5 +329,5 @@ class WishedPartitions:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for tp in partitions:
-            del self._streams[tp]
-        self._bridge.taken(partitions)
+            del self.partitions[tp]
+        self._wish.taken(partitions)

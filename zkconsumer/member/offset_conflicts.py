@@ -69,6 +69,7 @@ class OffsetConflicts:
     def __init__(self, policy: str, owned: OwnedPartitions, nodes: OffsetNodes | None, limit: float) -> None:
         self._policy = policy
         self._owned = owned
+        self._starts = owned.starts
         self._nodes = nodes
         self._limit = limit
         self._unread: list[PartitionPosition] = []
@@ -81,22 +82,17 @@ class OffsetConflicts:
         told = [str(error) for position, error in self._stopped.items() if self._owned.holds(position)]
         return "" if not told else told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
 
-    @property
-    def waiting(self) -> frozenset[TopicPartition]:
-        """The partitions that wait for a seek, or until the offset of a seek is stored."""
-        return self._owned.sought | {position.tp for position in self._stopped if self._owned.holds(position)}
-
     def handle(self, event: OffsetEvent) -> RoundNeeded | None:
         """Deal with one event. Returns what the coordinator must do about it, if anything."""
         match event:
             case StartsFound(starts):
-                self._owned.starts_found(starts)
+                self._starts.found(starts)
             case StartsResolved(starts):
-                self._owned.starts_resolved(starts)
+                self._starts.resolved(starts)
             case StartsStored(starts, refused):
-                doubtful = self._owned.starts_stored(starts, refused)
+                doubtful = self._starts.stored(starts, refused)
                 if doubtful and self._nodes is None:
-                    self._owned.begin_at_committed(doubtful)
+                    self._starts.begin_at_committed(doubtful)
                 elif doubtful:
                     return self._reread(lambda nodes, deadline: self._adopt(doubtful, nodes, deadline))
             case CommitsRefused(outcomes):
@@ -171,7 +167,10 @@ class OffsetConflicts:
         ours = {position: theirs for position, theirs in offsets.items() if self._owned.holds(position)}
         if self._policy == "adopt":
             _tell(ours)
-            self._owned.adopt_elsewhere({position.tp: theirs for position, theirs in ours.items()})
+            for position, offset in ours.items():
+                self._owned.seek(position.tp, offset)
+            if self._owned.commits.reads_nodes:
+                self._owned.commits.write_starts([self._owned.positions[position.tp] for position in ours])
             return
         self._insist([(position, None, theirs) for position, theirs in ours.items()])
 

@@ -20,6 +20,117 @@ from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 
+class PartitionStarts:
+    """The starts of owned positions: their offsets become known, and fetching begins.
+
+    Arguments: ``tell`` puts an event on the member's queue; any thread may call it. ``positions`` are the owned ones,
+    whatever they are at the time.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        delivery: Delivery,
+        commits: Commits,
+        tell: Callable[[Event], None],
+        positions: Mapping[TopicPartition, PartitionPosition],
+    ) -> None:
+        self._source = source
+        self._delivery = delivery
+        self._commits = commits
+        self._tell = tell
+        self._positions = positions
+        self._unstarted: set[PartitionPosition] = set()  # until start() is called
+        self._sought: set[PartitionPosition] = set()  # until the place of their seek is stored
+
+    def _holds(self, position: PartitionPosition) -> bool:
+        return self._positions.get(position.tp) is position
+
+    def expect(self, position: PartitionPosition) -> None:
+        """Let this position begin with the next :meth:`start` of its partition."""
+        self._unstarted.add(position)
+
+    def waits(self, position: PartitionPosition) -> bool:
+        """Return whether this position waits for :meth:`start`."""
+        return position in self._unstarted
+
+    def forget(self, position: PartitionPosition) -> None:
+        """Forget a position that has ended or was replaced."""
+        self._unstarted.discard(position)
+        self._sought.discard(position)
+
+    def start(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch added partitions, unless a seek moved them. A partition that waits for another store starts later."""
+        waiting = [self._positions[tp] for tp in partitions if self._positions.get(tp) in self._unstarted]
+        self._unstarted.difference_update(waiting)
+        unknown = [position for position in waiting if position.consumed is None]
+        ready = [position for position in waiting if position.consumed is not None]
+        ready += self._commits.find_starts(unknown, lambda starts: self._tell(StartsFound(starts)))
+        self.flow(ready)
+
+    def flow(self, positions: Sequence[PartitionPosition]) -> None:
+        """Fetch these positions, and hand their messages out."""
+        if positions:
+            self._source.start(self._delivery.accept(positions))
+
+    def found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
+        """Start partitions at the offsets read from the store. A partition with None has no stored offset."""
+        ours = [position for position in starts if self._holds(position)]
+        for position in ours:
+            start = starts[position]
+            if start is not None:
+                position.begin(start)
+        self.flow(ours)
+
+    def resolved(self, starts: Mapping[PartitionPosition, int]) -> None:
+        """Store the start offsets that a broker returned, before the first message is handed out."""
+        self._store({p: offset for p, offset in starts.items() if self._holds(p) and p.consumed is None})
+
+    def _store(self, starts: Mapping[PartitionPosition, int]) -> None:
+        def tell(stored: Mapping[PartitionPosition, bool]) -> None:
+            refused = frozenset(position for position, done in stored.items() if not done)
+            self._tell(StartsStored({position: starts[position] for position in stored}, refused))
+
+        if starts:
+            self._commits.store_starts(starts, tell)
+
+    def stored(
+        self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]
+    ) -> list[PartitionPosition]:
+        """Start positions at stored offsets. Returns the refused positions, whose offsets must be read again."""
+        doubtful, sought = [], []
+        for position, offset in starts.items():
+            if not self._holds(position) or position.consumed is not None:
+                continue  # two fetchers may have asked, if the first lost its connection: it has begun already
+            asked_for = position in self._sought
+            self._sought.discard(position)
+            # if we stored something else ourselves meanwhile, the place of a seek is good all the same
+            if position in refused and not (asked_for and position.stored.committed is not None):
+                doubtful.append(position)
+                continue
+            position.start_at(offset)
+            if asked_for:
+                sought.append(position)
+        self.flow(sought)
+        self._source.wake()
+        return doubtful
+
+    def begin_at_committed(self, positions: Iterable[PartitionPosition]) -> None:
+        """Start positions at the offsets that the user has committed meanwhile."""
+        for position in positions:
+            if position.stored.committed is not None:
+                position.begin(position.stored.committed)
+        self._source.wake()
+
+    def store_first(self, position: PartitionPosition, offset: int) -> None:
+        """Store the place of a seek before the partition goes on there, because nothing was ever stored of it.
+
+        Without a stored offset its commits could not be fenced.
+        """
+        self._sought.add(position)
+        self._store({position: offset})
+
+
 class OwnedPartitions:
     """The positions of the owned partitions. It passes each change on to the fetchers, the streams and the committer.
 
@@ -30,10 +141,8 @@ class OwnedPartitions:
         self._source = source
         self.delivery = delivery
         self.commits = commits
-        self._tell = tell
-        self._unstarted: set[PartitionPosition] = set()  # until start() is called
-        self._sought: set[PartitionPosition] = set()  # until the place of their seek is stored
         self.positions: dict[TopicPartition, PartitionPosition] = {}
+        self.starts = PartitionStarts(source, delivery, commits, tell, self.positions)
         self.left: Sequence[PartitionPosition] = ()
         """The positions that were owned when the member left; empty before that."""
 
@@ -41,21 +150,16 @@ class OwnedPartitions:
         """Return whether this position is the current position of its partition."""
         return self.positions.get(position.tp) is position
 
-    @property
-    def sought(self) -> frozenset[TopicPartition]:
-        """Partitions whose seek waits until its offset is stored."""
-        return frozenset(position.tp for position in self._sought)
-
     # ---- claimed ----
 
     def add(self, claimed: Mapping[TopicPartition, tuple[ThreadId, KnownOffset]]) -> None:
-        """Add claimed partitions. :meth:`start` begins to fetch them."""
+        """Add claimed partitions. :meth:`PartitionStarts.start` begins to fetch them."""
         added = [(self._position(tp, thread, known), known) for tp, (thread, known) in claimed.items()]
         # the committer first: it must know a partition before a message of it can be finished
         self.commits.track(added)
         for position, _ in added:
             self.positions[position.tp] = position
-            self._unstarted.add(position)
+            self.starts.expect(position)
 
     def _position(self, tp: TopicPartition, thread: ThreadId, known: KnownOffset) -> PartitionPosition:
         """Return a position that begins as the nodes say."""
@@ -69,68 +173,6 @@ class OwnedPartitions:
         """Return the start offset in the offset node, or None if it has none or another store must be asked too."""
         return None if self.commits.asks or known.offset is None or known.offset < 0 else known.offset
 
-    def start(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch added partitions, unless a seek moved them. A partition that waits for another store starts later."""
-        waiting = [self.positions[tp] for tp in partitions if self.positions.get(tp) in self._unstarted]
-        self._unstarted.difference_update(waiting)
-        unknown = [position for position in waiting if position.consumed is None]
-        ready = [position for position in waiting if position.consumed is not None]
-        ready += self.commits.find_starts(unknown, lambda starts: self._tell(StartsFound(starts)))
-        self._flow(ready)
-
-    def _flow(self, positions: Sequence[PartitionPosition]) -> None:
-        if positions:
-            self._source.start(self.delivery.accept(positions))
-
-    def starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
-        """Start partitions at the offsets read from the store. A partition with None has no stored offset."""
-        ours = [position for position in starts if self.holds(position)]
-        for position in ours:
-            start = starts[position]
-            if start is not None:
-                position.begin(start)
-        self._flow(ours)
-
-    def starts_resolved(self, starts: Mapping[PartitionPosition, int]) -> None:
-        """Store the start offsets that a broker returned, before the first message is handed out."""
-        self._store({p: offset for p, offset in starts.items() if self.holds(p) and p.consumed is None})
-
-    def _store(self, starts: Mapping[PartitionPosition, int]) -> None:
-        def tell(stored: Mapping[PartitionPosition, bool]) -> None:
-            refused = frozenset(position for position, done in stored.items() if not done)
-            self._tell(StartsStored({position: starts[position] for position in stored}, refused))
-
-        if starts:
-            self.commits.store_starts(starts, tell)
-
-    def starts_stored(
-        self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]
-    ) -> list[PartitionPosition]:
-        """Start positions at stored offsets. Returns the refused positions, whose offsets must be read again."""
-        doubtful, sought = [], []
-        for position, offset in starts.items():
-            if not self.holds(position) or position.consumed is not None:
-                continue  # two fetchers may have asked, if the first lost its connection: it has begun already
-            asked_for = position in self._sought
-            self._sought.discard(position)
-            # if we stored something else ourselves meanwhile, the place of a seek is good all the same
-            if position in refused and not (asked_for and position.stored.committed is not None):
-                doubtful.append(position)
-                continue
-            position.start_at(offset)
-            if asked_for:
-                sought.append(position)
-        self._flow(sought)
-        self._source.wake()
-        return doubtful
-
-    def begin_at_committed(self, positions: Iterable[PartitionPosition]) -> None:
-        """Start positions at the offsets that the user has committed meanwhile."""
-        for position in positions:
-            if position.stored.committed is not None:
-                position.begin(position.stored.committed)
-        self._source.wake()
-
     # ---- going on elsewhere ----
 
     def seek(self, tp: TopicPartition, offset: int) -> bool:
@@ -142,16 +184,14 @@ class OwnedPartitions:
         if old is None or old.revoked:
             return False
         new = PartitionPosition(tp, old.thread, stored=old.stored)
-        waits = old in self._unstarted
+        waits = self.starts.waits(old)
         self._replace(old, new)
         self.commits.succeed(old, new)
         if new.stored.committed is not None:
             new.start_at(offset)
-            self._flow_or_wait(new, waits)
+            self._go_on(new, waits)
         else:
-            # nothing was ever stored of it: without a stored offset its commits could not be fenced
-            self._sought.add(new)
-            self._store({new: offset})
+            self.starts.store_first(new, offset)
         return True
 
     def answer_seek(self, request: SeekRequested) -> None:
@@ -170,11 +210,11 @@ class OwnedPartitions:
         else:
             request.done.set_result(left)
 
-    def _flow_or_wait(self, position: PartitionPosition, waits: bool) -> None:
+    def _go_on(self, position: PartitionPosition, waits: bool) -> None:
         if waits:
-            self._unstarted.add(position)
+            self.starts.expect(position)
         else:
-            self._flow([position])
+            self.starts.flow([position])
 
     def begin_anew(self, known: Mapping[PartitionPosition, KnownOffset]) -> None:
         """Restart owned partitions at the offsets in ``known``, which were just read from the offset nodes.
@@ -185,7 +225,7 @@ class OwnedPartitions:
         news = {old: self._position(old.tp, old.thread, offset) for old, offset in known.items()}
         for old, new in news.items():
             self._replace(old, new)
-            self._unstarted.add(new)
+            self.starts.expect(new)
         self.commits.forget(list(news))
         self.commits.track([(new, known[old]) for old, new in news.items()])
         for old, new in news.items():
@@ -196,14 +236,7 @@ class OwnedPartitions:
         if followed:
             # to all stores; the node's new version tells the writing process that this member goes on from there
             self.commits.write_starts(followed)
-        self.start([new.tp for new in news.values()])
-
-    def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue at offsets that another client wrote outside ZooKeeper. Write them to offset nodes in use, too."""
-        for tp, offset in offsets.items():
-            self.seek(tp, offset)
-        if self.commits.reads_nodes:
-            self.commits.write_starts([self.positions[tp] for tp in offsets])
+        self.starts.start([new.tp for new in news.values()])
 
     def stop_at(
         self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError | LogTruncatedError
@@ -233,12 +266,12 @@ class OwnedPartitions:
         """
         new = PartitionPosition(old.tp, old.thread, offset)
         _take_pointers(new, known)
-        waits = old in self._unstarted
+        waits = self.starts.waits(old)
         self._replace(old, new)
         self.commits.begin_other_log(old, new, known)
         new.from_start = True
         self.commits.write_starts([new])
-        self._flow_or_wait(new, waits)
+        self._go_on(new, waits)
         return new
 
     # ---- given up or lost ----
@@ -248,34 +281,19 @@ class OwnedPartitions:
         self.delivery.revoke(positions)
         self._source.forget()
 
-    def end_streams(self) -> None:
-        """End all streams, and stop the hand-out of all partitions."""
-        self.delivery.end()
-        self.revoke(list(self.positions.values()))
-
     def remove(self, positions: Collection[PartitionPosition]) -> None:
         """Remove these positions; their last commit follows."""
         for position in positions:
-            self._drop(position)
-
-    def lose(self, positions: Sequence[PartitionPosition]) -> None:
-        """Drop these positions: stop their hand-out and their commits."""
-        self.revoke(positions)
-        self.commits.forget(positions)
-        self.remove(positions)
+            if self.holds(position):
+                del self.positions[position.tp]
+            self.starts.forget(position)
 
     def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Replace a position. A look-up of another thread meanwhile finds the old position or the new position."""
         self.delivery.replace(old, new)
         self._source.forget()
         self.positions[new.tp] = new
-        self._drop(old)
-
-    def _drop(self, position: PartitionPosition) -> None:
-        if self.holds(position):
-            del self.positions[position.tp]
-        self._unstarted.discard(position)
-        self._sought.discard(position)
+        self.remove([old])
 
 
 def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:

@@ -6,6 +6,10 @@ partitions.
 The wait ends when no message is held, at its limit, or at the end of a shutdown's own wait. A shutdown that comes
 meanwhile ends all streams at once, so that every reader finishes its message in the same time.
 
+While the group thread waits for the user, :class:`UserRequests` answers that user: seeks, other subscriptions, a
+shutdown. A handler that seeks or subscribes while its message is waited for would otherwise wait for the group thread,
+which waits for that handler.
+
 Differs from the original and from the Java consumer's ``onJoinPrepare`` on purpose: both wait for nothing, so a message
 in hand is consumed twice.
 """
@@ -19,10 +23,10 @@ from typing import Any
 
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
-from zkconsumer.member.events import StopRequested
+from zkconsumer.member.events import ListenerReturned, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -50,31 +54,29 @@ class Revocation:
     def __init__(
         self,
         settings: RevocationSettings,
+        inbox: Inbox,
         owned: OwnedPartitions,
         requests: UserRequests,
         listener: ListenerCalls,
     ) -> None:
         self._settings = settings
+        self._inbox = inbox
         self._owned = owned
         self._requests = requests
-        self._listener = listener
+        self.listener = listener
         self._ended = False
 
-    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+    def revoke(self, positions: Sequence[PartitionPosition], *, drain: bool = True) -> None:
         """Stop the hand-out, wait for messages in hand, call the listener, and remove these positions.
 
-        A message that a caller held as it unsubscribed is not waited for: the caller waits for us.
+        A message that a caller held as it unsubscribed is not waited for: the caller waits for us. None is waited for
+        without ``drain``: their reader does not come back.
         """
         self._owned.revoke(positions)
-        waited_for = [position for position in positions if not self._requests.is_of_leaver(position)]
-        self._drain(waited_for, Deadline(self._settings.drain))
-        self._listener.releasing(positions)
-        self._owned.remove(positions)
-
-    def abandon(self, positions: Sequence[PartitionPosition]) -> None:
-        """As :meth:`revoke`, without waiting for messages in hand: their reader does not come back."""
-        self._owned.revoke(positions)
-        self._listener.releasing(positions)
+        if drain:
+            waited_for = [position for position in positions if not self._inbox.changes.holds(position)]
+            self._drain(waited_for, Deadline(self._settings.drain))
+        self.listener.releasing(positions)
         self._owned.remove(positions)
 
     def end(self, stop: StopRequested) -> Sequence[PartitionPosition]:
@@ -85,16 +87,18 @@ class Revocation:
             self._owned.commits.hurry()  # finished messages must not wait for those in hand
         self._drain(leaving, stop.drain)
         if leaving:
-            self._listener.releasing(leaving, within=stop.deadline.earlier(LAST_COMMIT))
+            self.listener.releasing(leaving, within=stop.deadline.earlier(LAST_COMMIT))
         self._owned.remove(leaving)
         return leaving
 
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """Drop these positions immediately, without a commit, because other members may own the partitions by now."""
         if positions:
-            self._owned.lose(positions)
+            self._owned.revoke(positions)
+            self._owned.commits.forget(positions)
+            self._owned.remove(positions)
             log.warning("lost %s: %s", first_of(position.tp for position in positions), why)
-            self._listener.lost(positions)
+            self.listener.lost(positions)
 
     # ---- the last commit ----
 
@@ -116,7 +120,7 @@ class Revocation:
         return self._owned.commits.commit_last(
             positions,
             commit=commit and self._settings.auto_commit,
-            held=self._requests.messages_of_leavers if count_requester else NONE_HELD,
+            held=self._inbox.changes.held if count_requester else NONE_HELD,
             deadline=deadline,
             meanwhile=meanwhile,
             release=release,
@@ -136,16 +140,16 @@ class Revocation:
 
     def _end_streams(self) -> None:
         self._ended = True
-        self._owned.end_streams()
+        self._owned.delivery.end()
+        self._owned.revoke(list(self._owned.positions.values()))
 
     def _drain(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         """Wait for the messages of revoked positions; ``limit`` holds until a shutdown brings its own."""
         while True:
-            self._requests.serve(
-                0.0
-            )  # a seek or subscription of a thread whose message is waited for would wait for us
+            # a seek or subscription of a thread whose message is waited for would wait for us
+            self._requests.serve(0.0)
             self._owned.delivery.wait(positions, Deadline(limit.bounded(SLICE)))
-            stop = self._requests.stop
+            stop = self._inbox.stop
             if stop is not None:
                 limit = stop.drain
                 if not self._ended:
@@ -153,3 +157,39 @@ class Revocation:
             positions = [position for position in positions if position.held]
             if not positions or limit.expired:
                 return
+
+
+class UserRequests:
+    """Answers requests that cannot wait, and keeps all other events for later.
+
+    Arguments: ``keep_alive`` is called each time and renews the lease of partitions that stay.
+    """
+
+    def __init__(self, inbox: Inbox, owned: OwnedPartitions, keep_alive: Callable[[], object] = lambda: None) -> None:
+        self._inbox = inbox
+        self._owned = owned
+        self._keep_alive = keep_alive
+
+    def serve(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for events and answer requests. Return whether a shutdown is requested."""
+        self._keep_alive()
+        event = self._inbox.wait(seconds)
+        while event is not None:
+            if isinstance(event, SeekRequested):
+                self._owned.answer_seek(event)
+            elif not isinstance(event, ListenerReturned):
+                if isinstance(event, SubscriptionChanged):
+                    self._answer_if_awaited(event)
+                self._inbox.postpone(event)
+            event = self._inbox.wait(0.0)
+        return self._inbox.stop is not None
+
+    def _answer_if_awaited(self, change: SubscriptionChanged) -> None:
+        """Answer a change of subscription at once if its caller holds a message that is waited for.
+
+        The change is not in force then. A message of the caller counts as finished only in a balanced run, whose
+        handler says so by unsubscribing.
+        """
+        leaving = [position for position in self._owned.positions.values() if position.revoked and position.held]
+        if any(map(change.awaits, leaving)) and change.done.begin():
+            change.answer_early()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -17,28 +17,23 @@ class StateTable(Generic[State, Trigger, Effect]):
     def __init__(self, states: type[State], triggers: type[Trigger]) -> None:
         self._states = states
         self._triggers = triggers
-        self._rows: dict[tuple[State, Trigger], tuple[State, tuple[Effect, ...]]] = {}
-
-    @property
-    def rows(self) -> Mapping[tuple[State, Trigger], tuple[State, tuple[Effect, ...]]]:
-        """All rows."""
-        return self._rows
+        self.rows: dict[tuple[State, Trigger], tuple[State, tuple[Effect, ...]]] = {}
 
     def on(self, states: Iterable[State], triggers: Iterable[Trigger], to: State | None, *effects: Effect) -> None:
         """Add rows: these triggers in these states lead to ``to``; None: to the state they found."""
         for state in states:
             for trigger in triggers:
-                self._rows[state, trigger] = (state if to is None else to, effects)
+                self.rows[state, trigger] = (state if to is None else to, effects)
 
     @property
     def impossible(self) -> frozenset[tuple[State, Trigger]]:
         """The pairs that cannot come together."""
-        return frozenset((s, t) for s in self._states for t in self._triggers if (s, t) not in self._rows)
+        return frozenset((s, t) for s in self._states for t in self._triggers if (s, t) not in self.rows)
 
     def next(self, state: State, trigger: Trigger) -> tuple[State, tuple[Effect, ...]]:
         """Return the next state, and the effects to perform in order. Raises LookupError for an impossible pair."""
         try:
-            return self._rows[state, trigger]
+            return self.rows[state, trigger]
         except KeyError:
             raise LookupError(f"{trigger.name} cannot happen while {state.name}") from None
 
@@ -51,13 +46,13 @@ class StateTable(Generic[State, Trigger, Effect]):
         ``grouped``: the triggers between two states follow each other.
         """
         arrows: dict[tuple[object, ...], list[str]] = {}
-        for (state, trigger), (to, effects) in self._rows.items():
+        for (state, trigger), (to, effects) in self.rows.items():
             if trigger not in everywhere and (state is not to or effects):
                 group = (state, to) if grouped else (state, to, trigger)
                 arrows.setdefault(group, []).append(f"    {state.name} --> {to.name}: {_label(trigger, effects)}")
         lines = ["stateDiagram-v2", f"    [*] --> {first.name}", *(line for group in arrows.values() for line in group)]
         for trigger in everywhere:
-            to, effects = self._rows[example, trigger]
+            to, effects = self.rows[example, trigger]
             lines.append(f"    note right of {to.name}: from anywhere: {_label(trigger, effects)}")
         return "\n".join([*lines, f"    {last.name} --> [*]"])
 

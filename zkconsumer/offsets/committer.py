@@ -81,6 +81,12 @@ class Committer:
         barred: Barred = lambda _: None,
     ) -> None:
         self._store = store
+        self.asks = store.asks
+        """Whether :meth:`find_starts` has to ask a store."""
+        self.reads_nodes = store.in_zookeeper
+        """Whether the offset nodes in ZooKeeper hold offsets of the group."""
+        self.copies = store.copies
+        """Whether commits are copies only, so that one that fails makes no message come again."""
         self._lease = lease
         self._settings = settings
         self.schedule = CommitSchedule(settings.interval, settings.refresh, forgets=store.forgets)
@@ -160,25 +166,10 @@ class Committer:
         Returns the partitions whose start is known. ``found`` is told of the others, on the committer's thread, when
         their start is known for certain, however long the store does not answer.
         """
-        if not self._store.asks:
+        if not self.asks:
             return positions
         self.submit(lambda: self.tracker.starts.find(positions, found, len(self.tracker)))
         return ()
-
-    @property
-    def asks(self) -> bool:
-        """Whether :meth:`find_starts` has to ask a store."""
-        return self._store.asks
-
-    @property
-    def reads_nodes(self) -> bool:
-        """Whether the offset nodes in ZooKeeper hold offsets of the group."""
-        return self._store.in_zookeeper
-
-    @property
-    def copies(self) -> bool:
-        """Whether commits are copies only, so that one that fails makes no message come again."""
-        return self._store.copies
 
     @property
     def trouble(self) -> str:
@@ -194,33 +185,27 @@ class Committer:
         """
         self.submit(lambda: self.tracker.store_starts(starts, done))
 
-    def commit(self, held: Held, deadline: Deadline) -> None:
-        """Write the progress of all partitions now and wait for it.
+    def commit(self, held: Held, deadline: Deadline, given: Mapping[TopicPartition, GivenOffset] | None = None) -> None:
+        """Write the progress of all partitions now, or ``given`` offsets as they are, and wait for it.
 
-        Arguments: the messages that the caller ``held`` count as finished.
+        Arguments: the messages that the caller ``held`` count as finished. Of ``given`` offsets, a partition of ours is
+        written as its owner; a partition without an owner is written as well.
         Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
-        self._ask(lambda: self.tracker.commit(held, deadline, patient=True), deadline)
+        self._ask(self._commit(held, deadline, given), deadline)
 
-    def begin_commit(self, held: Held, deadline: Deadline) -> Future[None]:
+    def begin_commit(
+        self, held: Held, deadline: Deadline, given: Mapping[TopicPartition, GivenOffset] | None
+    ) -> Future[None]:
         """Begin what :meth:`commit` does, and return at once."""
-        return self.submit(lambda: self.tracker.commit(held, deadline, patient=True), Request(deadline))
+        return self.submit(self._commit(held, deadline, given), Request(deadline))
 
-    def counted_in_hand(self, position: PartitionPosition) -> int | None:
-        """Return the committed offset if it counts the message in the user's hands as finished, else None."""
-        return self.tracker.counted_in_hand(position)
-
-    def commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> None:
-        """Write given offsets now, as they are, and wait for it.
-
-        A partition of ours is written as its owner; a partition without an owner is written as well.
-        Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
-        """
-        self._ask(lambda: self.tracker.commit_given(given, deadline), deadline)
-
-    def begin_commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> Future[None]:
-        """Begin what :meth:`commit_given` does, and return at once."""
-        return self.submit(lambda: self.tracker.commit_given(given, deadline), Request(deadline))
+    def _commit(
+        self, held: Held, deadline: Deadline, given: Mapping[TopicPartition, GivenOffset] | None
+    ) -> Callable[[], None]:
+        if given is None:
+            return lambda: self.tracker.commit(held, deadline, patient=True)
+        return lambda: self.tracker.commit_given(given, deadline)
 
     def prepare_seek(self, positions: Collection[PartitionPosition], deadline: Deadline) -> None:
         """Wait until no commit of these positions is under way, and begin none until the deadline.

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.errors import (
@@ -39,6 +39,12 @@ from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_
 from zkconsumer.ownership.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
+
+if TYPE_CHECKING:
+    from zkconsumer.offsets.kafka_store import EpochFence
+
+    Fence: TypeAlias = ZooKeeperOffsets | EpochFence
+    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
 
 
 class MergedStart(NamedTuple):
@@ -75,22 +81,6 @@ Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 NO_POINTERS = "a group that the brokers coordinate has no place for pointers to messages"
 ONE_TRY = 10.0
 """Seconds for one call of a store, if no deadline is nearer."""
-
-
-class Fence(Protocol):
-    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
-
-    tracked: dict[TopicPartition, StoredOffset]
-    """The partitions that this member owns, and what is stored of them."""
-
-    def claimed(self, partition: TopicPartition) -> None:
-        """Note in ``tracked`` the mark that tells this claim from a later claim."""
-
-    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return the partitions that this member does not own; looked up at this moment."""
-
-    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return which of these partitions, none of them ours, have an owner now."""
 
 
 class Differences(NamedTuple):
@@ -166,7 +156,7 @@ class DualStore:
 
     def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
         """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return {} if self._pointers is None else self._pointers.look_at_pointers(partitions, deadline)
+        return {} if self._pointers is None else self._pointers.notes.look(list(partitions), deadline)
 
     def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
         """Return what is finished beyond the start that :meth:`starts` found, if a store knows it."""
@@ -245,13 +235,10 @@ class DualStore:
 
         The offset counts as committed. Otherwise the next commit would take it back by the message in hand.
         """
-        refused = isinstance(failure, CommitRefusedError)
-        return (
-            self._zookeeper_first
-            and not refused
-            and self._nodes is not None
-            and self._nodes.is_stored(partition, offset)
-        )
+        if not self._zookeeper_first or isinstance(failure, CommitRefusedError):
+            return False
+        stored = self.tracked.get(partition)
+        return stored is not None and stored.node.offset == offset
 
     def _write_pointers(self, points: Points, deadline: Deadline) -> Failures:
         if not points:

@@ -175,7 +175,7 @@ class Identity(Protocol):
         """
 
 
-class MemberOffsets(NotingStore):
+class MemberOffsets(KafkaOffsets):
     """The offsets of a group that the brokers coordinate (an ``OffsetStore``).
 
     Arguments: ``search`` belongs to this store alone. ``refused`` is told, on the committer's thread, of a refused
@@ -192,17 +192,11 @@ class MemberOffsets(NotingStore):
         sent: Callable[[int], None] = lambda _: None,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]] = dict,
     ) -> None:
+        super().__init__(search, sent)
         self._positions = positions
-        self._client = OffsetClient(search)
         self._identity = identity
         self._refused = refused
-        self._sent = sent
         self._closing = Event()
-        self._notes = MetadataNotes()
-
-    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
-        return self.fetch_noted(partitions, timeout)[0]
 
     def fetch_noted(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -266,7 +260,7 @@ class MemberOffsets(NotingStore):
     def close(self) -> None:
         """Close all connections, for good."""
         self._closing.set()
-        self._client.close()
+        super().close()
 
 
 def _noted(found: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[Mapping[TopicPartition, int], Notes]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
+from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.ownership.stored_offset import OffsetNode, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
@@ -44,11 +44,6 @@ class ZooKeeperOffsets:
     def claimed(self, partition: TopicPartition) -> None:
         """Note that a tracked partition was claimed in the present session."""
         self.tracked[partition].node.session = self._session.session_id
-
-    def is_stored(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether this is the offset in a tracked partition's node as last seen."""
-        stored = self.tracked.get(partition)
-        return stored is not None and stored.node.offset == offset
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offset nodes. Raises RegistryError; MalformedNodeError if a node holds no offset."""
@@ -85,10 +80,6 @@ class ZooKeeperOffsets:
             return {}
         # offset nodes mean nothing here, and any tool may write them: the owner node alone is the fence
         return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted, by_owner=True))
-
-    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
-        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return self.notes.look([tp for tp in partitions if tp in self.tracked], deadline)
 
     def release(
         self,

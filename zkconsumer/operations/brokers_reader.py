@@ -27,7 +27,7 @@ from zkconsumer.errors import (
     MalformedMemberError,
     ZkConsumerError,
 )
-from zkconsumer.fetch.message_times import message_times
+from zkconsumer.fetch.message_lookup import message_times
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen
 from zkconsumer.kafka.coordinator_client import OffsetClient

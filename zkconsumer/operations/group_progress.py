@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from zkconsumer.fetch.message_times import NO_MESSAGE
+from zkconsumer.fetch.message_lookup import NO_MESSAGE
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NoteSummary, lag_between
 from zkconsumer.zookeeper import paths

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
-from zkconsumer.fetch.message_times import message_times
+from zkconsumer.fetch.message_lookup import message_times
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader

@@ -4,17 +4,20 @@ Threads: exactly one application thread at a time reads the stream, as columns o
 
 A request for columns throws :class:`SwitchToColumns` into the generator that hands out messages. The generator lets go
 of its chunk, and begins anew there when a message is asked for again. This costs messages nothing.
+
+Reads that take long report their progress to a function, or to a bar by rich, which gets no thread of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import get_native_id
+from time import monotonic
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from zkconsumer.data_plane.hand_out import SwitchToColumns
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, MissingExtraError
 from zkconsumer.streams.chunk_batches import (
     ANY,
     MAX_BYTES,
@@ -33,14 +36,13 @@ from zkconsumer.streams.chunk_batches import (
 )
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.message_iterator import MessageIterator, end_text
-from zkconsumer.streams.progress_bar import ProgressReport, Report
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -82,8 +84,8 @@ class _Batches(Iterator[Any]):
 class ColumnStream(MessageIterator[K, V]):
     """The part of ``KafkaStream`` that hands out columns.
 
-    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``ended`` is called at the end of
-    the stream.
+    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``message_class`` is the class of
+    messages, with their decoders; ``ended`` is called at the end of the stream.
     """
 
     def __init__(
@@ -92,20 +94,17 @@ class ColumnStream(MessageIterator[K, V]):
         *,
         timeout: float | None,
         ends_on_timeout: bool,
+        message_class: type[MessageAndMetadata[Any, Any]],
         ended: Callable[[], None],
     ) -> None:
         super().__init__(timeout, ends_on_timeout)
+        self.message_class = message_class
         self.name = reader.name
         self.queue = reader.queue
-        self._reader = reader
+        self.chunk_reader = reader
         self._columns = ColumnReader(reader)
         self._ended = ended
         self._reading: GeneratorType[Any, None, None] | None = None
-
-    @property
-    def _decodes(self) -> bool:
-        """Whether messages go through decoders."""
-        raise NotImplementedError
 
     def batches(
         self,
@@ -241,11 +240,6 @@ class ColumnStream(MessageIterator[K, V]):
             columns.return_rows_unless(before)
             raise
 
-    @property
-    def message_class(self) -> type[MessageAndMetadata[Any, Any]]:
-        """The class of the stream's messages, with its decoders."""
-        raise NotImplementedError
-
     def _begin_columns(self) -> Sequence[ChunkPart]:
         """Return the rows that are in hand before a read. Raises RuntimeError if another thread is reading."""
         if self._being_read:
@@ -253,7 +247,7 @@ class ColumnStream(MessageIterator[K, V]):
         return self._columns.in_hand
 
     def _arrow(self, headers: bool) -> ArrowForm:
-        if self._decodes:
+        if self.message_class is not MessageAndMetadata:
             raise ValueError(
                 f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
                 "the stream without decoders and decode whole columns",
@@ -326,7 +320,7 @@ class ColumnStream(MessageIterator[K, V]):
             try:
                 return read()
             except Exception as e:  # noqa: BLE001 (told apart by the reader)
-                error = self._reader.handle_error(e, in_hand=False)
+                error = self.chunk_reader.handle_error(e, in_hand=False)
                 if error is not None:
                     raise error from error.__cause__
 
@@ -357,7 +351,7 @@ class ColumnStream(MessageIterator[K, V]):
         """Finish the message, or the rows, in the user's hands."""
         if not self.returned:
             self._return_last()
-        if self._yielded:
+        if self._messages.yielded:
             self._messages.throw(SwitchToColumns())
         self._columns.settle()
 
@@ -380,3 +374,69 @@ def _check_limits(timeout: float | None, **limits: int | None) -> None:
             raise ValueError(f"{name} must be a whole number from 1 on, not {limit!r}")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise ValueError(f"timeout must be a number of seconds, or None, not {timeout!r}")
+
+
+Report = Callable[[int, int | None], object]
+"""Called with the number of messages that are read, and with that of all; None if it is unknown."""
+
+REFRESH_EACH = 0.1
+"""Seconds between two pictures of a bar."""
+
+
+class ProgressBar:
+    """A bar on the terminal, or in a notebook. It is shown from the first report until :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._shown = 0.0
+
+    def __call__(self, read: int, total: int | None) -> None:
+        """Show how many messages are read, of how many."""
+        if self._bar is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("messages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, auto_refresh=False)
+            self._bar.add_task("messages", total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=read, total=total)
+        now = monotonic()
+        if now - self._shown >= REFRESH_EACH:
+            self._shown = now
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Show the last picture, and let the terminal go. May be called again."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    def __del__(self) -> None:
+        self.close()  # a loop over batches was left: else the cursor would stay hidden
+
+
+class ProgressReport:
+    """The reports of one read. Arguments: ``progress`` as for ``to_arrow``. Raises: MissingExtraError, ValueError."""
+
+    def __init__(self, progress: bool | Report) -> None:
+        self._bar: ProgressBar | None = None
+        self._report: Report | None = None if isinstance(progress, bool) else progress
+        if progress is True:
+            try:
+                import rich.progress  # noqa: F401
+            except ImportError:
+                advice = "install the package rich, or give a function of (read, total)"
+                raise MissingExtraError("the bar of progress=True", "demo", advice) from None
+            self._report = self._bar = ProgressBar()
+        elif self._report is not None and not callable(self._report):
+            raise ValueError(f"progress must be True, False or a function of (read, total), not {progress!r}")
+
+    def __call__(self, read: int, total: int | None) -> None:
+        """Report how many messages are read, of how many."""
+        if self._report is not None:
+            self._report(read, total)
+
+    def close(self) -> None:
+        """End the bar, if there is one."""
+        if self._bar is not None:
+            self._bar.close()

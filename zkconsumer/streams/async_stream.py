@@ -21,9 +21,8 @@ from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.chunk_batches import by_partition
-from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.message_iterator import MessageIterator, end_text
 
 T = TypeVar("T")
@@ -58,7 +57,8 @@ class AsyncMessages(Generic[K, V]):
         self._waiter: asyncio.Future[None] | None = None
         self._waits = False
         self._turn_ends = 0.0
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The task that asked last, and has the messages in hand. None before the first read."""
         self.asked = 0
         """Which read this was asked for last, of the reads of all."""
 
@@ -127,11 +127,6 @@ class AsyncMessages(Generic[K, V]):
 
     # ---- for the connector
 
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that asked last, and has the messages in hand. None before the first read."""
-        return self._task
-
     def reads(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether that stream is read through this."""
         return True
@@ -141,7 +136,7 @@ class AsyncMessages(Generic[K, V]):
     def _enter(self, caller: asyncio.Task[Any] | None) -> None:
         """Begin a read for the task that asked for it. Raises: as :meth:`_refuse_another`."""
         self._refuse_another()
-        self._task, self.asked = caller or asyncio.current_task(), next(_READS)
+        self.task, self.asked = caller or asyncio.current_task(), next(_READS)
 
     def _refuse_another(self) -> None:
         """Raise RuntimeError if another task is waiting. Otherwise it would lose its wake-up, and sleep for ever."""

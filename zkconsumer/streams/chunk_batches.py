@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zkconsumer.errors import MissingExtraError, UnreadableMessageError
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
@@ -51,36 +51,6 @@ def arrow_schema(headers: bool) -> pa.Schema:
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
 
 
-class Rows(Protocol):
-    """Some messages in a row: a ``pyarrow.RecordBatch``, or a :class:`MessageRows`."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of messages."""
-
-    def slice(self, offset: int = 0, length: int | None = None) -> Any:
-        """Return some of them, without a copy of their data."""
-
-
-class RowForm(Protocol):
-    """The form of rows: columns of a schema, or messages. Two equal forms make the same rows."""
-
-    def builder(self) -> Any:
-        """Return what takes batches of records: ``add_batch``, ``add``, ``rows`` and ``size``."""
-
-    def made(self, builder: Any) -> Any:
-        """Return the rows that the builder took."""
-
-    def content(self, rows: Any) -> int:
-        """Return the bytes of keys and values, or a little more; 0 if they do not count."""
-
-    def fitting(self, rows: Any, limits: BatchLimits) -> int:
-        """Return how many of the rows are within the limits; at least one."""
-
-    def offset(self, rows: Any, index: int) -> int:
-        """Return the offset of a row."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArrowForm:
     """Rows as ``pyarrow.RecordBatch`` of this schema."""
@@ -91,17 +61,17 @@ class ArrowForm:
         """Return what takes batches of records."""
         return ColumnBuilder(self.schema.names)
 
-    def made(self, builder: ColumnBuilder) -> pa.RecordBatch:
+    def made(self, builder: Any) -> pa.RecordBatch:
         """Return the rows that the builder took."""
         import pyarrow as pa
 
         return pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
 
-    def content(self, rows: pa.RecordBatch) -> int:
+    def content(self, rows: Any) -> int:
         """Return the bytes of keys and values, or a little more. Counting all columns takes four times as long."""
         return sum([rows.column(name).nbytes for name in ("key", "value")])
 
-    def fitting(self, rows: pa.RecordBatch, limits: BatchLimits) -> int:
+    def fitting(self, rows: Any, limits: BatchLimits) -> int:
         """Return how many of the rows are within the limits; at least one."""
         import pyarrow.compute as pc
 
@@ -110,7 +80,7 @@ class ArrowForm:
         within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
         return int(max(1, min(within, limits.rows)))
 
-    def offset(self, rows: pa.RecordBatch, index: int) -> int:
+    def offset(self, rows: Any, index: int) -> int:
         """Return the offset of a row."""
         return int(rows.column(_OFFSET)[index].as_py())
 
@@ -167,21 +137,27 @@ class MessageForm:
         """Return what takes batches of records."""
         return MessageBuilder(self.kind)
 
-    def made(self, builder: MessageBuilder) -> MessageRows:
+    def made(self, builder: Any) -> MessageRows:
         """Return the rows that the builder took."""
         return MessageRows(builder.messages)
 
-    def content(self, rows: MessageRows) -> int:
+    def content(self, rows: Any) -> int:
         """Return 0: messages are counted, not measured."""
         return 0
 
-    def fitting(self, rows: MessageRows, limits: BatchLimits) -> int:
+    def fitting(self, rows: Any, limits: BatchLimits) -> int:
         """Return how many of the rows are within the limits; at least one."""
-        return min(rows.num_rows, limits.rows)
+        return int(min(rows.num_rows, limits.rows))
 
-    def offset(self, rows: MessageRows, index: int) -> int:
+    def offset(self, rows: Any, index: int) -> int:
         """Return the offset of a row."""
-        return rows.messages[index].offset
+        return int(rows.messages[index].offset)
+
+
+Rows: TypeAlias = "pa.RecordBatch | MessageRows"
+"""Some messages in a row."""
+RowForm = ArrowForm | MessageForm
+"""The form of rows. Two equal forms make the same rows."""
 
 
 class ChunkPart(NamedTuple):

@@ -13,45 +13,20 @@ The code that runs for each message is the generator of ``data_plane.hand_out``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from threading import get_native_id
-from typing import Any
+from typing import Any, ClassVar
 
 from zkconsumer.data_plane.hand_out import HandOut, stream_messages
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.arrow_api import ColumnStream
 from zkconsumer.streams.chunk_reader import ChunkReader, WaitForToken
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import (
-    INTERNAL_NAMES,
-    busy_text,
-    log_in_hand,
-    public_names,
-)
+from zkconsumer.streams.message import K, MessageAndMetadata, V
+from zkconsumer.streams.message_iterator import busy_text, log_in_hand
 from zkconsumer.streams.stream_queue import LOOK_FOR_END
 
 log = logging.getLogger(__name__)
-
-_FOR_MEMBERS = (
-    "being_read",
-    "chunk_reader",
-    *INTERNAL_NAMES,
-    "held_by",
-    "left_to_parent",
-    "note_reader",
-    "settle_columns",
-    "take_as",
-    "return_last",
-    "total",
-    "log_message_in_hand",
-    "message_class",
-    "turn",
-    "wait_at_gate",
-    "wait_for_token",
-)
-"""Public methods for other parts of the member. They are hidden from the user's tab completion."""
 
 
 class KafkaStream(ColumnStream[K, V]):
@@ -68,6 +43,8 @@ class KafkaStream(ColumnStream[K, V]):
     ``ends_on_timeout`` is ``consumer.timeout.action=end``; ``ended`` is called at the end of the stream.
     """
 
+    shown: ClassVar[Collection[str]] = ("batches", "get", "name", "queue", "skip", "take", "to_arrow", "to_dataframe")
+
     def __init__(
         self,
         reader: ChunkReader,
@@ -77,14 +54,12 @@ class KafkaStream(ColumnStream[K, V]):
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
-        self._message_class = message_class
-        self._wait_for_token: WaitForToken | None = None
+        super().__init__(
+            reader, timeout=timeout, ends_on_timeout=ends_on_timeout, message_class=message_class, ended=ended
+        )
+        self.wait_for_token: WaitForToken | None = None
+        """Waits for the token of a message, in a turn."""
         self._messages = HandOut(self, stream_messages)
-
-    @property
-    def _decodes(self) -> bool:
-        return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         self.log_message_in_hand()
@@ -95,7 +70,7 @@ class KafkaStream(ColumnStream[K, V]):
             raise RuntimeError(busy_text(self.name, self._holder))
         if not self.returned:
             self._return_last()
-        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
+        self._patience, self.ends_quietly, self.wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
         if self._messages.ended and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it; the message that it had not handed out comes again
@@ -111,33 +86,23 @@ class KafkaStream(ColumnStream[K, V]):
         ``wait_for_token`` with the seconds to wait, until it returns False. :meth:`settle` must follow.
         """
         messages = self._begin()
-        self._patience, self._ends, self._wait_for_token = 0.0, True, wait_for_token
+        self._patience, self.ends_quietly, self.wait_for_token = 0.0, True, wait_for_token
         return messages
 
     def settle(self) -> None:
         """Finish the last message although this stream is not asked for another: the next comes from another stream."""
         self._finish_in_hand()
-        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
+        self._patience, self.ends_quietly, self.wait_for_token = self._timeout, self._ends_on_timeout, None
         self.queue.wake_revocation()
 
     def return_last(self) -> None:
         """Hand the last message out again: it did not reach the caller of :class:`MergedStreams`."""
         self._return_last()
-        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
+        self._patience, self.ends_quietly, self.wait_for_token = self._timeout, self._ends_on_timeout, None
 
     def wait_at_gate(self, deadline: Deadline) -> None:
         """Wait until a message may be handed out, or something changed. Raises: ConsumerTimeoutException."""
-        self._reader.wait_at_gate(deadline)
-
-    @property
-    def chunk_reader(self) -> ChunkReader:
-        """The reader of the chunks, for a reader that takes the messages of several streams."""
-        return self._reader
-
-    @property
-    def message_class(self) -> type[MessageAndMetadata[Any, Any]]:
-        """The class of the stream's messages, with its decoders."""
-        return self._message_class
+        self.chunk_reader.wait_at_gate(deadline)
 
     def held_by(self, thread: int) -> bool:
         """Return whether that thread (a native identifier) read this stream last, and is not reading now."""
@@ -153,12 +118,12 @@ class KafkaStream(ColumnStream[K, V]):
         self._reading = None
         if self._messages.running:  # on a thread that the child process does not have
             self._messages = HandOut(self, stream_messages)
-        self._reader.left_to_parent(error)
+        self.chunk_reader.left_to_parent(error)
 
     def log_message_in_hand(self) -> None:
         """Log what becomes of a message that is still in hand, perhaps half processed, when a new loop begins."""
         chunk = self.queue.taken
-        if chunk is None or self._withheld or not (self._yielded or self._columns.in_hand):
+        if chunk is None or self._withheld or not (self._messages.yielded or self._columns.in_hand):
             return
         if chunk.position.held and not chunk.position.revoked:
             log_in_hand(log, self.name, chunk.position)
@@ -183,19 +148,11 @@ class KafkaStream(ColumnStream[K, V]):
         """Call ``watcher``, on any thread, when something may be pending."""
         self.queue.watch(watcher)
 
-    def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), _FOR_MEMBERS)
-
     def __repr__(self) -> str:
         # must not iterate (KAFKA-1146: printing a stream blocked for ever)
         return f"<KafkaStream {self.name} queued={len(self.queue)}>"
 
     # ---- for the generator of messages (data_plane.hand_out)
-
-    @property
-    def wait_for_token(self) -> WaitForToken | None:
-        """The function that waits for the token of a message, in a turn."""
-        return self._wait_for_token
 
     def note_reader(self) -> None:
         """Note the calling thread as the one that reads this stream."""
@@ -218,4 +175,4 @@ class KafkaStream(ColumnStream[K, V]):
         Returns: the offset at which the partition is read on. Raises: ValueError if the last read raised neither error,
         or the partition has left meanwhile.
         """
-        return self._reader.skip()
+        return self.chunk_reader.skip()

@@ -11,19 +11,18 @@ So at most one message is in the user's hands at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from threading import get_native_id
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned, merged_messages
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
-from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, end_text, public_names
+from zkconsumer.streams.message import K, MessageAndMetadata, V
+from zkconsumer.streams.message_iterator import MessageIterator, busy_text, end_text
 from zkconsumer.streams.stream_queue import nothing_came
 
 TURN = 0.05
@@ -33,21 +32,6 @@ LOOK_AGAIN = 0.5
 
 Streams = Callable[[], Sequence[KafkaStream[K, V]]]
 """Returns the streams to read now; ended streams may be among them."""
-
-
-_FOR_MEMBERS = (
-    *INTERNAL_NAMES,
-    "count",
-    "left_to_parent",
-    "others_wait",
-    "ready",
-    "stopped",
-    "return_last",
-    "turn_end",
-    "waited",
-    "withholds",
-)
-"""Public names for other parts of the member. They are hidden from the user's tab completion."""
 
 
 class MergedStreams(MessageIterator[K, V]):
@@ -62,6 +46,8 @@ class MergedStreams(MessageIterator[K, V]):
     Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
     themselves meanwhile.
     """
+
+    shown: ClassVar[Collection[str]] = ("get", "skip", "stop")
 
     def __init__(
         self,
@@ -78,7 +64,7 @@ class MergedStreams(MessageIterator[K, V]):
         self._ended = ended
         self._wake = WakeFlag()
         self._watcher: Callable[[], None] = lambda: None
-        self._stopped = False
+        self.stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
         self._messages = HandOut(self, merged_messages)
@@ -93,9 +79,9 @@ class MergedStreams(MessageIterator[K, V]):
             raise RuntimeError(busy_text("messages()", self._holder))
         if not self.returned or self._messages.owes:
             self._return_last()
-        self._patience, self._ends = self._timeout, self._ends_on_timeout
+        self._patience, self.ends_quietly = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
-        if self._messages.ended and not self._stopped:
+        if self._messages.ended and not self.stopped:
             self._messages = HandOut(self, merged_messages)  # an interrupt ended it, or all streams had ended
         return filter(None, self._messages.generator)
 
@@ -107,7 +93,7 @@ class MergedStreams(MessageIterator[K, V]):
 
     def stop(self) -> None:
         """End the iteration at the next read, or at once if a read is waiting. The streams stay usable."""
-        self._stopped = True
+        self.stopped = True
         self._rouse()
 
     def _rouse(self) -> None:
@@ -119,7 +105,7 @@ class MergedStreams(MessageIterator[K, V]):
     @property
     def pending(self) -> bool:
         """Whether a read has something to look at."""
-        return self._stopped or any(stream.pending for stream in self._streams())
+        return self.stopped or any(stream.pending for stream in self._streams())
 
     @property
     def look_again(self) -> float | None:
@@ -137,7 +123,7 @@ class MergedStreams(MessageIterator[K, V]):
 
     def settle(self) -> None:
         """Finish the last message, although the next one is not read."""
-        if self._last is not None and self._yielded:
+        if self._last is not None and self._messages.yielded:
             self._last.settle()
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
@@ -150,9 +136,6 @@ class MergedStreams(MessageIterator[K, V]):
         if self._messages.running:  # on a thread that the child process does not have
             self._messages, self._last = HandOut(self, merged_messages), None
 
-    def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), _FOR_MEMBERS)
-
     def __repr__(self) -> str:
         return f"<MergedStreams of {len(self._watched)}>"
 
@@ -161,7 +144,7 @@ class MergedStreams(MessageIterator[K, V]):
         return ConnectorClosedException(f"all streams have ended: {end_text(last)}")
 
     def _return_last(self) -> None:
-        if self._yielded:
+        if self._messages.yielded:
             self._messages.throw(NotReturned())
         elif self._messages.owes:  # an interrupt ended the generator before it could
             self.return_last()
@@ -170,11 +153,6 @@ class MergedStreams(MessageIterator[K, V]):
 
     # ---- for the generator of messages (data_plane.hand_out)
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the iteration is to end."""
-        return self._stopped
-
     def count(self) -> int:
         """Return the number of streams that are read now."""
         return len(self._watched)
@@ -182,7 +160,7 @@ class MergedStreams(MessageIterator[K, V]):
     def note_end(self) -> None:
         """Let the streams go; tell the owner if they have ended."""
         self._unwatch(self._watched)
-        if not self._stopped:
+        if not self.stopped:
             self._ended()
 
     def turn_end(self) -> float:
@@ -200,7 +178,7 @@ class MergedStreams(MessageIterator[K, V]):
         anew, which costs several times as much for each message as all the rest.
         """
         self._wake.clear()
-        if self._stopped or deadline.expired:
+        if self.stopped or deadline.expired:
             return False
         for other in self._watched:
             if other is not self._last:
@@ -212,7 +190,7 @@ class MergedStreams(MessageIterator[K, V]):
         """Return the next stream that has a message or an error; None when all have ended, or after ``stop``. Raises:
         ConsumerTimeoutException.
         """
-        while not self._stopped:
+        while not self.stopped:
             self._wake.clear()
             streams = self._current()
             if not streams and not self._lasting():

@@ -15,47 +15,32 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from threading import get_native_id
-from typing import Generic
+from typing import ClassVar, Generic
 
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.chunk_reader import ReadDeadline
-from zkconsumer.streams.decoders import K, V
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.stream_queue import StreamQueue
-
-INTERNAL_NAMES = (
-    *(
-        "ends_quietly",
-        "hand_out_again",
-        "interrupted",
-        "look_again",
-        "new_deadline",
-        "note_end",
-        "nothing_came",
-        "over",
-        "pending",
-    ),
-    *("returned", "returning", "settle", "watch"),
-)
-"""Public names of :class:`MessageIterator` for other parts of the member. They are hidden from tab completion."""
 
 
 class MessageIterator(Generic[K, V]):
     """The part of a stream that hands out one message at a time.
 
     Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``; with ``ends_on_timeout`` a loop ends after it.
-    ``_patience`` and ``_ends`` are the same two values for the read under way.
+    ``_patience`` and ``ends_quietly`` are the same two values for the read under way.
     """
 
     _messages: HandOut
+    shown: ClassVar[Collection[str]] = ("get", "skip")
+    """The names for tab completion. The other public names are for other parts of the member."""
 
     def __init__(self, timeout: float | None, ends_on_timeout: bool) -> None:
         self._timeout = self._patience = timeout
-        self._ends_on_timeout = self._ends = ends_on_timeout
+        self._ends_on_timeout = self.ends_quietly = ends_on_timeout
         self._holder = 0  # the native identifier of the thread that read last
         self.returned = True
         """Whether the last message has reached its caller."""
@@ -66,6 +51,9 @@ class MessageIterator(Generic[K, V]):
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         raise NotImplementedError
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name in self.shown or name.startswith("__")]
 
     def __next__(self) -> MessageAndMetadata[K, V]:
         """Return the next message for built-in ``next()``, which may lose it at an interrupt: call :meth:`get`."""
@@ -90,32 +78,23 @@ class MessageIterator(Generic[K, V]):
         messages = self._begin()  # a refusal here must not change a read that is under way
         message = None
         try:
-            self._patience, self._ends = timeout, False
+            self._patience, self.ends_quietly = timeout, False
             self.returned = False
             message = next(messages)
-            self._patience, self._ends = self._timeout, self._ends_on_timeout
+            self._patience, self.ends_quietly = self._timeout, self._ends_on_timeout
             self.returned = True
             return message
         except BaseException as e:
             if message is not None or not self.returned:
                 self._return_last()
-            self._patience, self._ends = self._timeout, self._ends_on_timeout
+            self._patience, self.ends_quietly = self._timeout, self._ends_on_timeout
             if isinstance(e, StopIteration):
                 raise self._closed_error() from None
             raise
 
-    @property
-    def ends_quietly(self) -> bool:
-        """Whether a timeout ends the loop of the read under way."""
-        return self._ends
-
     def new_deadline(self) -> ReadDeadline:
         """Return the deadline of a read that begins now."""
         return ReadDeadline(self._patience)
-
-    def note_end(self) -> None:
-        """Tell the owner of the streams that the last message was read."""
-        raise NotImplementedError
 
     # ---- for a reader that does not wait in a read (streams.async_stream)
 
@@ -151,11 +130,6 @@ class MessageIterator(Generic[K, V]):
         self._return_last()
 
     @property
-    def _yielded(self) -> bool:
-        """Whether the generator has yielded a message, and was not resumed since."""
-        return self._messages.yielded
-
-    @property
     def _being_read(self) -> bool:
         return self._messages.running
 
@@ -174,17 +148,12 @@ class MessageIterator(Generic[K, V]):
 
     def _return_last(self) -> None:
         """Have the last message handed out again: it has not reached its caller."""
-        if self._yielded:
+        if self._messages.yielded:
             self._messages.throw(NotReturned())
         self.returned = True
 
     def _closed_error(self) -> Exception:
         raise NotImplementedError
-
-
-def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
-    """Return the names for tab completion: the public ones without the ``internal``, and Python's own."""
-    return [name for name in names if name not in internal and (not name.startswith("_") or name.startswith("__"))]
 
 
 def busy_text(name: str, holder: int) -> str:

@@ -15,29 +15,14 @@ from __future__ import annotations
 
 from threading import Event
 from time import monotonic
-from typing import Protocol
 
 from zkconsumer.data_plane.hand_out import LeaseEnd
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.zookeeper.lease import Lease
 
 BURST_S = 0.1
 """Seconds whose messages may come at once."""
-
-
-class HandOutGate(Protocol):
-    """The condition for a hand-out: the lease, or a lease with a rate limit."""
-
-    @property
-    def until(self) -> float:
-        """The monotonic time until which a message may be handed out."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether a message may be handed out now."""
-
-    def wait(self, deadline: Deadline) -> bool:
-        """Block until a message may be handed out, another change, or the deadline. Return whether one may."""
 
 
 class TokenBucket:
@@ -82,7 +67,7 @@ class RateLimitedLease(LeaseEnd):
     ``lease`` says whether the message may be handed out.
     """
 
-    def __init__(self, lease: HandOutGate, rate: float) -> None:
+    def __init__(self, lease: Lease, rate: float) -> None:
         super().__init__(float("-inf"))
         self.lease = lease
         self._lock = InterruptibleLock()
@@ -117,3 +102,7 @@ class RateLimitedLease(LeaseEnd):
         """Return the seconds until there is a token, 0 if there is one; the lease does not matter here."""
         with self._lock:
             return self._bucket.wait(monotonic())
+
+
+HandOutGate = Lease | RateLimitedLease
+"""The condition for a hand-out: the lease, or a lease with a rate limit."""

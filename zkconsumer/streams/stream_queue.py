@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Condition
+from typing import Protocol
 
 from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS, is_compressed
+from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.byte_budget import QueueBudget
-from zkconsumer.streams.read_end import ReadEnd
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +98,24 @@ class Chunk:
         return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
 
 
+class ReadEnd(Protocol):
+    """The end of a stream that has one (``until``). Any thread."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is read. Takes no lock: it is asked under the queue's."""
+
+    def left(self, ahead: Mapping[PartitionPosition, int]) -> int:
+        """Return the number of offsets before the end, without those that are finished or before ``ahead``."""
+
+    def reached(self, ahead: Mapping[PartitionPosition, int]) -> bool:
+        """Return whether all before the end is finished, or before the offsets in ``ahead``. Returns at once."""
+
+
 class StreamQueue:
     """The chunks that wait for one stream.
 
-    Fetchers ask :meth:`has_room` before they fetch. A response for several partitions may thus pass the capacity by one
-    chunk a partition. No thread ever blocks on a full queue, so a slow stream holds up no other. The original's fetcher
-    thread stands still there, with all partitions of its broker.
+    Fetchers ask :meth:`has_room` before they fetch, so a response may pass the capacity by one chunk a partition. No
+    thread ever blocks on a full queue. The original's fetcher stands still there, with all partitions of its broker.
 
     Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
     ``budget`` is shared with the other streams. The budget may let more chunks wait than the capacity if they are
@@ -231,10 +244,7 @@ class StreamQueue:
             self.wake_reader()
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
-        """Continue the partition at ``offset`` after the chunks that are queued.
-
-        This is for ``auto.offset.reset``, and for a truncated log that differs from the messages read.
-        """
+        """Continue the partition there after the queued chunks, by ``auto.offset.reset`` or because its log changed."""
         if self._offer(Chunk(position, b"", offset, offset, jump=True)):
             self.wake_reader()
 
@@ -257,8 +267,7 @@ class StreamQueue:
         log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
 
     def read_again(self, position: PartitionPosition, start: int | None = None) -> None:
-        """Drop the fetched chunks of the partition, and have it fetched again from ``start`` (None: from its consumed
-        offset).
+        """Drop the fetched chunks of the partition, and fetch it again from ``start``, by default what is consumed.
 
         If a truncated log waits to be read from an earlier offset, that jump stays, and the partition is fetched from
         there. The fetcher has found the truncation already, and would not find it again.
@@ -340,8 +349,7 @@ class StreamQueue:
             watcher()
 
     def take(self, deadline: Deadline) -> Chunk | None:
-        """Return the next chunk, or None at the end of the stream; it stays in ``taken`` until the reader is done with
-        it.
+        """Return the next chunk, or None at the end of the stream. It stays in ``taken`` until it is finished.
 
         Raises: :class:`ConsumerTimeoutException` at the deadline; the error that made the connector fail.
         """
@@ -390,14 +398,14 @@ class StreamQueue:
             new.paused = new.halted = old.paused
             old.successor = new
             old.revoked = True
-            self._keep(_not_revoked)
+            self._keep(lambda chunk: not chunk.position.revoked)
 
     def revoke(self, positions: Collection[PartitionPosition]) -> None:
         """Stop the hand-out of these positions, and drop their chunks."""
         with self._lock:
             for position in positions:
                 position.revoked = True
-            self._keep(_not_revoked)
+            self._keep(lambda chunk: not chunk.position.revoked)
 
     def _keep(self, kept: Callable[[Chunk], bool]) -> None:
         self._chunks = deque(filter(kept, self._chunks))
@@ -490,7 +498,3 @@ class StreamQueue:
             self._budget.leave(self)
         self._freed()
         self.wake_reader()
-
-
-def _not_revoked(chunk: Chunk) -> bool:
-    return not chunk.position.revoked

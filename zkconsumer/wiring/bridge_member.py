@@ -18,13 +18,13 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
+from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import CoordinationHealth, GroupThread, Inbox, PartitionGroupThread
-from zkconsumer.member.migration_bridge import Bridge, WishedPartitions
+from zkconsumer.member.migration_bridge import Bridge, BrokersWish, Lookout, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.model import PLACEMENTS, TopicPartition
 from zkconsumer.offsets.committer import Committer
@@ -56,16 +56,12 @@ class BridgeCoordination(ZooKeeperCoordination):
         consumer = parts.consumer
         self._kafka_events: SimpleQueue[Any] = SimpleQueue()
         # channels carry our name in ZooKeeper: so other bridges tell us from members that only the brokers know
-        self._lookout = coordinator_search(parts, consumer)
-        self._bridge = Bridge(
-            consumer,
-            strategy,
-            tell=parts.events.put,
-            kafka=self._kafka_events,
-            clients=self._clients,
-            patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
-        )
-        self._wished = WishedPartitions(self._bridge)
+        self._search = coordinator_search(parts, consumer)
+        self._lookout = Lookout(consumer, self._clients, parts.events.put)
+        patience = config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout
+        wish = BrokersWish(parts.events.put, patience)
+        self._bridge = Bridge(consumer, strategy, self._kafka_events, wish, self._lookout)
+        self._wished = WishedPartitions(wish)
         self._lease = Lease()
         name, inbox = f"{consumer}-bridge", Inbox(self._kafka_events)
         self._broker_group = BrokerGroup(
@@ -83,6 +79,7 @@ class BridgeCoordination(ZooKeeperCoordination):
             settings,
             inbox=inbox,
             join=self._broker_group.join_protocol(settings),
+            lease=self._lease,
             assignment=self._wished,
             status=CoordinatedStatus(settings, self._wished.refuse, lambda _: self._wished.settled()),
         )
@@ -97,7 +94,7 @@ class BridgeCoordination(ZooKeeperCoordination):
     @property
     def concern(self) -> str:
         """A warning about the group, as a text for the user; empty if there is none."""
-        return "; ".join(filter(None, (super().concern, self._bridge.concern)))
+        return "; ".join(filter(None, (super().concern, self._lookout.concern)))
 
     @property
     def sides(self) -> Sequence[CoordinationHealth]:
@@ -125,7 +122,7 @@ class BridgeCoordination(ZooKeeperCoordination):
     def disconnect(self, deadline: Deadline) -> None:
         """Leave the brokers' group after the last commit, because only a member may commit. Then close everything."""
         self._bridge.close()
-        self._lookout.close()
+        self._search.close()
         self._kafka_events.put(StopRequested())
         self._kafka.join(Deadline(deadline.bounded(LEAVE_WITHIN)))
         self._broker_group.close(deadline)
@@ -152,11 +149,11 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     def _clients(self) -> Collection[str]:
         deadline, group = Deadline(self.request_timeout), self.parts.config.group_id
-        channel = self._lookout.find(deadline)
+        channel = self._search.find(deadline)
         try:
             return [member.client_id for member in channel.describe([group], deadline)[group].members]
         finally:
-            self._lookout.discard(channel)
+            self._search.discard(channel)
 
     # ---- offsets
 

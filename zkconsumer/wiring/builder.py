@@ -53,12 +53,13 @@ def build_member(
     ``offset_store`` in a group that the brokers coordinate; MissingExtraError for a login that needs a library.
     """
     environment = environment or MemberEnvironment()
+    make = partial(MemberParts, consumer=consumer, listener=listener, environment=environment)
     if not config.coordinated_by_brokers:
-        return _in_zookeeper(config, consumer, offset_store, listener, environment)
+        return _in_zookeeper(config, offset_store, environment, make)
     if offset_store is not None:
         reason = "kafka keeps the group's offsets with its coordinator, so an offset_store has no place"
         raise ConfigException("group.coordination", reason)
-    return (_in_both if config.group_migration else _in_brokers)(config, consumer, listener, environment)
+    return (_in_both if config.group_migration else _in_brokers)(config, environment, make)
 
 
 def coordinator_channels(config: ConsumerConfig) -> BrokerChannels:
@@ -67,11 +68,7 @@ def coordinator_channels(config: ConsumerConfig) -> BrokerChannels:
 
 
 def _in_zookeeper(
-    config: ConsumerConfig,
-    consumer: ConsumerId,
-    offset_store: OffsetStore | None,
-    listener: ConsumerRebalanceListener | None,
-    environment: MemberEnvironment,
+    config: ConsumerConfig, offset_store: OffsetStore | None, environment: MemberEnvironment, make: partial[MemberParts]
 ) -> GroupMember:
     if isinstance(offset_store, FencedStore):
         # an offset node never moves a member whose database says where it is, and another log than the one that is
@@ -79,28 +76,13 @@ def _in_zookeeper(
         config = config.replace(offset_conflict="overwrite", log_truncation_policy="raise")
     events = environment.events()
     session = environment.session(config, events.put)
-    brokers = RegisteredBrokers(session, config)
-    channels = coordinator_channels(config)
+    brokers, channels = RegisteredBrokers(session, config), coordinator_channels(config)
     strategy = environment.strategy or assignment_strategy(config)
-    parts = MemberParts(
-        config,
-        consumer,
-        lease=session.lease,
-        brokers=brokers,
-        channels=channels,
-        events=events,
-        listener=listener,
-        environment=environment,
-    )
+    parts = make(config, lease=session.lease, brokers=brokers, channels=channels, events=events)
     return GroupMember(parts, ZooKeeperCoordination(parts, session, strategy, offset_store))
 
 
-def _in_brokers(
-    config: ConsumerConfig,
-    consumer: ConsumerId,
-    listener: ConsumerRebalanceListener | None,
-    environment: MemberEnvironment,
-) -> GroupMember:
+def _in_brokers(config: ConsumerConfig, environment: MemberEnvironment, make: partial[MemberParts]) -> GroupMember:
     from zkconsumer.wiring.coordinator_member import BrokerCoordination
 
     channels = coordinator_channels(config)
@@ -108,38 +90,16 @@ def _in_brokers(
     brokers: Brokers = (
         bootstrap_brokers(config, channels) if session is None else partial(registered_endpoints, session, config)
     )
-    parts = MemberParts(
-        config,
-        consumer,
-        lease=Lease(),
-        brokers=brokers,
-        channels=channels,
-        events=environment.events(),
-        listener=listener,
-        environment=environment,
-    )
+    parts = make(config, lease=Lease(), brokers=brokers, channels=channels, events=environment.events())
     return GroupMember(parts, BrokerCoordination(parts, session))
 
 
-def _in_both(
-    config: ConsumerConfig,
-    consumer: ConsumerId,
-    listener: ConsumerRebalanceListener | None,
-    environment: MemberEnvironment,
-) -> GroupMember:
+def _in_both(config: ConsumerConfig, environment: MemberEnvironment, make: partial[MemberParts]) -> GroupMember:
     from zkconsumer.wiring.bridge_member import STRATEGY, BridgeCoordination, zookeepers_strategy
 
     own = config.replace({STRATEGY: zookeepers_strategy(config)})
     events = environment.events()
     session = environment.session(own, events.put)
-    parts = MemberParts(
-        own,
-        consumer,
-        lease=session.lease,
-        brokers=RegisteredBrokers(session, own),
-        channels=coordinator_channels(own),
-        events=events,
-        listener=listener,
-        environment=environment,
-    )
+    brokers, channels = RegisteredBrokers(session, own), coordinator_channels(own)
+    parts = make(own, lease=session.lease, brokers=brokers, channels=channels, events=events)
     return GroupMember(parts, BridgeCoordination(parts, session, assignment_strategy(own), config))

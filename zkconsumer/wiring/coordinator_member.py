@@ -21,17 +21,15 @@ from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
-from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.join_protocol import JoinProtocol
+from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol, MemberSettings
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
-from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
+from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -41,7 +39,7 @@ from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.member_parts import Coordination, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.session import Session
 
@@ -84,17 +82,15 @@ class BrokerGroup:
         self._heartbeats = Heartbeats(
             name,
             coordinator_search(parts, client_id),
-            lease,
+            LeaseRenewal(lease, config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000),
             events.put,
-            interval=config.heartbeat_interval_ms / 1000,
-            session=config.session_timeout_ms / 1000,
-            rebalance=config.max_poll_interval_ms / 1000,
+            config.heartbeat_interval_ms / 1000,
         )
 
     def open(self) -> None:
         """Start the threads of requests and heartbeats."""
-        self.requests.open()
-        self._heartbeats.open()
+        for thread in self.threads:
+            thread.start()
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -111,22 +107,18 @@ class BrokerGroup:
         return JoinProtocol(settings, self.requests, self._heartbeats, self._lease, self.generation, self.interest)
 
 
-class BrokerCoordination:
+class BrokerCoordination(Coordination):
     """The requests, the offsets and the group thread of a member whose group the brokers coordinate.
 
     Arguments: ``session`` reads the brokers from ZooKeeper; None with ``bootstrap.servers``.
     Raises: UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
     """
 
-    concern = ""
-
     def __init__(self, parts: MemberParts, session: Session | None) -> None:
-        self.parts = parts
-        self._session = session
+        super().__init__(parts, session, "the brokers")
         self.group = BrokerGroup(
             parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease, timeout=self.request_timeout
         )
-        self._engine: PartitionGroupThread | None = None
 
     @property
     def request_timeout(self) -> float:
@@ -134,20 +126,9 @@ class BrokerCoordination:
         return request_timeout(self.parts.config)
 
     @property
-    def trouble(self) -> str:
-        """A problem between the member and ZooKeeper, if brokers are read from there; empty if there is none."""
-        return "" if self._session is None else self._session.trouble
-
-    @property
     def incremental(self) -> bool:
         """Whether a partition that another member gives up for us comes with a later generation."""
         return self.group.generation.incremental
-
-    @property
-    def sides(self) -> Sequence[CoordinationHealth]:
-        """The brokers' side, once its engine is made."""
-        made = self._engine
-        return () if made is None else (CoordinationHealth("the brokers", made, self.parts.lease),)
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -156,9 +137,9 @@ class BrokerCoordination:
 
     def connect(self) -> None:
         """Connect to ZooKeeper, if brokers are read from there, and start the threads of the requests."""
-        if self._session is not None:
-            self._session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
-            self._refuse_beside(self._session)
+        if self.session is not None:
+            self.session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
+            self._refuse_beside(self.session)
         self.group.open()
 
     def _refuse_beside(self, session: Session) -> None:
@@ -174,8 +155,8 @@ class BrokerCoordination:
     def disconnect(self, deadline: Deadline) -> None:
         """End the threads of the requests, and close the session."""
         self.group.close(deadline)
-        if self._session is not None:
-            self._session.close(deadline)
+        if self.session is not None:
+            self.session.close(deadline)
 
     def offsets(self) -> DualStore:
         """Return the store of the group's offsets: its coordinator."""
@@ -206,12 +187,13 @@ class BrokerCoordination:
         """Return the engine, not started."""
         parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.join_with(registration)
-        inbox, owned, calls, revocation = parts.ownership(committer)
+        inbox, owned, revocation = parts.ownership(committer)
         rebalancer = CoordinatedRebalancer(
             settings,
             inbox=inbox,
             join=self.group.join_protocol(settings),
-            assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
+            lease=parts.lease,
+            assignment=OwnedAssignment(parts.consumer, owned, revocation, settings.request_timeout),
             status=CoordinatedStatus(settings, parts.delivery.refuse, parts.round_timer),
             conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
             readers=parts.delivery if parts.environment.delivery is None else None,
@@ -231,9 +213,6 @@ class BrokerCoordination:
         patient = self.parts.environment.joins_patiently and self.group.requests.found
         return max(limit, config.max_poll_interval_ms / 1000) if patient else limit
 
-    def why_not_joined(self, detail: str) -> None:
-        """Return None: there is no better error than the general one."""
-
 
 def coordinator_search(parts: MemberParts, client_id: str | None = None) -> CoordinatorSearch:
     """Return a search for the coordinator of the group; ``client_id`` is by default the configured one."""
@@ -241,7 +220,7 @@ def coordinator_search(parts: MemberParts, client_id: str | None = None) -> Coor
         parts.config.group_id,
         parts.brokers,
         lambda endpoint: parts.channels(endpoint, client_id),
-        parts.fetching.load,
+        parts.fetching.fetchers.load,
     )
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from threading import Thread, get_native_id
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import (
@@ -21,20 +21,17 @@ from zkconsumer.errors import (
     ConsumerRebalanceFailedException,
     OffsetCommitError,
     RegistryUnavailableError,
-    ZkConsumerError,
 )
-from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.connector_state import ConnectorState, Phase, StandstillLog, stands_still
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
-from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
-from zkconsumer.member.standstill import StandstillLog, stands_still
+from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
-from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.member_parts import Coordination, MemberParts
 
 log = logging.getLogger(__name__)
 
@@ -52,52 +49,6 @@ WHY_LASTS = 0.1
 """Seconds for which reads that got nothing tell the same state."""
 SHORTEST = SPARE + FORCED + LEAVING
 """Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
-
-
-class Coordination(Protocol):
-    """The parts of a member that depend on the coordinator of its group: ZooKeeper, the brokers, or both."""
-
-    @property
-    def request_timeout(self) -> float:
-        """The limit of a request to the coordinator, in seconds."""
-
-    @property
-    def trouble(self) -> str:
-        """A problem between the member and the coordinator, for the user; empty if there is none."""
-
-    @property
-    def concern(self) -> str:
-        """A warning about the group, as a text for the user; empty if there is none."""
-
-    @property
-    def incremental(self) -> bool:
-        """Whether a partition that another member gives up for us comes with a later generation."""
-
-    @property
-    def sides(self) -> Sequence[CoordinationHealth]:
-        """The coordinations of this member, none before its engine is made. Any thread; takes no lock."""
-
-    @property
-    def threads(self) -> Sequence[Thread]:
-        """The threads that talk to the coordinator, beside group threads. Any thread; takes no lock."""
-
-    def connect(self) -> None:
-        """Connect. Raises RegistryError, ConsumerRebalanceFailedException."""
-
-    def disconnect(self, deadline: Deadline) -> None:
-        """Close all connections to the coordinator. May be called again."""
-
-    def offsets(self) -> DualStore:
-        """Return the store of the group's offsets."""
-
-    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
-        """Return the engine, not started. The coordinator is connected."""
-
-    def joining_limit(self) -> float:
-        """Return the seconds that joining may take; asked again when they are over."""
-
-    def why_not_joined(self, detail: str) -> ZkConsumerError | None:
-        """Return a better error for a failed join than the general one, if there is one."""
 
 
 class GroupMember:
@@ -134,7 +85,7 @@ class GroupMember:
         engine, committer = self.prepare(registration)
         self._check_open()  # from here on close() finds the group thread, and stops it
         if self.parts.listener is not None:
-            self.parts.listener.open()
+            self.parts.listener.thread.start()
         committer.open()
         self.fetching.open()
         engine.start(self._look)
@@ -212,10 +163,6 @@ class GroupMember:
                     ", ".join(self.not_committed),
                 )
 
-    def hurry(self) -> None:
-        """Wait no longer for messages in hand, in a close that is under way. Any thread; returns at once."""
-        self.events.put(StopRequested(hurried=True))
-
     def _await_first_round(self, engine: PartitionGroupThread) -> None:
         began, limit = monotonic(), self.coordination.joining_limit()
         try:
@@ -263,7 +210,7 @@ class GroupMember:
         """Take the messages of these positions out of the hands of their reader, as :meth:`settle_in_hand` does."""
         for position in positions:
             end = position.finished(including_held=True)
-            committed = self.committer is not None and self.committer.counted_in_hand(position) == end
+            committed = self.committer is not None and self.committer.tracker.counted_in_hand(position) == end
             if (finished or committed) and end is not None:
                 position.held_until = end  # finished and no longer held at once, by the next line
                 position.consumed = end
@@ -350,7 +297,8 @@ class GroupMember:
 
     def lags(self) -> dict[TopicPartition, int | None]:
         """Return the lag of each owned partition; None if nothing was fetched yet, or the partition has no leader."""
-        return self.parts.lags(self.positions())
+        leaderless, owned = self.fetching.leaderless, self.positions().items()
+        return {tp: None if tp in leaderless or position.lag < 0 else position.lag for tp, position in owned}
 
     @property
     def in_listener(self) -> bool:

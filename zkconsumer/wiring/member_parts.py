@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
@@ -19,23 +21,24 @@ from zkconsumer.cluster.cluster_client import BrokerChannels, Brokers, zookeeper
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.kafka import Security
+from zkconsumer.kafka import EARLIEST, LATEST, Security
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
-from zkconsumer.member.group_thread import Inbox
+from zkconsumer.member.group_thread import CoordinationHealth, Inbox, PartitionGroupThread
 from zkconsumer.member.interfaces import Source
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.revocation import Revocation, RevocationSettings
-from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.ownership.partition_position import PartitionPosition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
@@ -85,7 +88,6 @@ class Ownership(NamedTuple):
 
     inbox: Inbox
     owned: OwnedPartitions
-    listener: ListenerCalls
     revocation: Revocation
 
 
@@ -140,7 +142,6 @@ class MemberParts:
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(brokers, settings.channel, settings.backoff, settings.isolation_level)
-        self._settings = settings
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
     def message_lookup(self) -> MessageLookup:
@@ -192,7 +193,7 @@ class MemberParts:
         requests = UserRequests(inbox, owned, keep_alive)
         calls = ListenerCalls(self.consumer, requests.serve, self.listener, config.rebalance_listener_timeout_ms / 1000)
         settings = RevocationSettings(config.rebalance_drain_timeout_ms / 1000, config.auto_commit_enable)
-        return Ownership(inbox, owned, calls, Revocation(settings, owned, requests, calls))
+        return Ownership(inbox, owned, Revocation(settings, inbox, owned, requests, calls))
 
     def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
         """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""
@@ -263,12 +264,73 @@ class MemberParts:
             for tags in (client, (*client, ("topic", topic)))
         )
 
-    def lags(self, positions: Mapping[TopicPartition, PartitionPosition]) -> dict[TopicPartition, int | None]:
-        """Return the lag of each partition; None if nothing was fetched yet, or the partition has no leader."""
-        leaderless = self.fetching.leaderless
-        return {
-            tp: None if tp in leaderless or position.lag < 0 else position.lag for tp, position in positions.items()
-        }
+
+class Coordination(ABC):
+    """The parts of a member that depend on the coordinator of its group: ZooKeeper, the brokers, or both.
+
+    Arguments: ``coordinator`` is its name in words; ``session`` is None if the member needs no ZooKeeper.
+    """
+
+    def __init__(self, parts: MemberParts, session: Session | None, coordinator: str) -> None:
+        self.parts = parts
+        self.session = session
+        self._coordinator = coordinator
+        self._engine: PartitionGroupThread | None = None
+
+    @property
+    @abstractmethod
+    def request_timeout(self) -> float:
+        """The limit of a request that the coordinator answers at once, in seconds."""
+
+    @property
+    def trouble(self) -> str:
+        """A problem between the member and the coordinator, for the user; empty if there is none."""
+        return "" if self.session is None else self.session.trouble
+
+    @property
+    def concern(self) -> str:
+        """A warning about the group, as a text for the user; empty if there is none."""
+        return ""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a partition that another member gives up for us comes with a later generation."""
+        return False
+
+    @property
+    def sides(self) -> Sequence[CoordinationHealth]:
+        """The coordinations of this member, none before its engine is made. Any thread; takes no lock."""
+        made = self._engine
+        return () if made is None else (CoordinationHealth(self._coordinator, made, self.parts.lease, self.concern),)
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads that talk to the coordinator, beside group threads. Any thread; takes no lock."""
+        return ()
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Connect. Raises RegistryError, ConsumerRebalanceFailedException."""
+
+    @abstractmethod
+    def disconnect(self, deadline: Deadline) -> None:
+        """Close all connections to the coordinator. May be called again."""
+
+    @abstractmethod
+    def offsets(self) -> DualStore:
+        """Return the store of the group's offsets."""
+
+    @abstractmethod
+    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
+        """Return the engine, not started. The coordinator is connected."""
+
+    @abstractmethod
+    def joining_limit(self) -> float:
+        """Return the seconds that joining may take; asked again when they are over."""
+
+    def why_not_joined(self, detail: str) -> ZkConsumerError | None:
+        """Return a better error for a failed join than the general one, if there is one."""
+        return None
 
 
 def read_timeout(config: ConsumerConfig) -> float | None:

@@ -14,7 +14,7 @@ from datetime import datetime
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from weakref import finalize
 
 from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
@@ -22,12 +22,12 @@ from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ForkedProcessError
-from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.decoders import K, V
+from zkconsumer.streams.message import K, V
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 
@@ -46,6 +46,7 @@ class PartitionStream(KafkaStream[K, V]):
     that. Nothing is committed.
     """
 
+    shown: ClassVar[Collection[str]] = (*KafkaStream.shown, "close")
     _closing: PartitionReading | None = None
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ class PartitionStream(KafkaStream[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsEnd:
-    """The end of a stream without a group: the :class:`~zkconsumer.streams.read_end.ReadEnd` of its queue.
+    """The end of a stream without a group: the :class:`~zkconsumer.streams.stream_queue.ReadEnd` of its queue.
 
     Nothing is left of a deleted topic. ``unknown_for`` returns the seconds for which brokers have not known a topic.
     """
@@ -133,7 +134,7 @@ class PartitionReading:
         stream: PartitionStream[Any, Any] = parts.new_stream(self._name, message, self.close, PartitionStream)
         queue = self._queue = refusals.queue = stream.queue
         if end is not None:
-            queue.stop_at(PartitionsEnd(end, positions, parts.fetching.unknown_for))
+            queue.stop_at(PartitionsEnd(end, positions, parts.fetching.leaders.unknown_for))
         stream._closing = self
         self._finalizer = finalize(stream, self._close_later)
         self._finalizer.atexit = False  # threads cannot be started then

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
@@ -13,10 +12,10 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
+from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.claim_plan import Assign
-from zkconsumer.member.zookeeper.group_registration import OwnRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupReader, OwnRegistration
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
@@ -31,7 +30,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.member_parts import Coordination, MemberParts
 from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
@@ -45,19 +44,18 @@ if TYPE_CHECKING:
 BACKOFF_MAX = 10.0
 
 
-class ZooKeeperCoordination:
+class ZooKeeperCoordination(Coordination):
     """The session, the offsets and the group thread of a member whose group ZooKeeper coordinates.
 
     Arguments: ``strategy`` says which member should own which partition; ``offset_store`` is the user's own.
     """
 
-    incremental = False
+    session: Session
 
     def __init__(
         self, parts: MemberParts, session: Session, strategy: GroupStrategy, offset_store: OffsetStore | None = None
     ) -> None:
-        self.parts = parts
-        self.session = session
+        super().__init__(parts, session, "ZooKeeper")
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
@@ -67,7 +65,6 @@ class ZooKeeperCoordination:
         self._placement = _placement(parts.config, parts.consumer) if strategy.places else None
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
-        self._engine: PartitionGroupThread | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
 
@@ -77,25 +74,9 @@ class ZooKeeperCoordination:
         return max(self.session.timeout, 5.0)
 
     @property
-    def trouble(self) -> str:
-        """A problem between the member and ZooKeeper, for the user; empty if there is none."""
-        return self.session.trouble
-
-    @property
     def concern(self) -> str:
         """A warning about the group, as a text for the user; empty if there is none."""
         return "" if self.membership is None else self.membership.concern
-
-    @property
-    def sides(self) -> Sequence[CoordinationHealth]:
-        """ZooKeeper's side, once its engine is made."""
-        made = self._engine
-        return () if made is None else (CoordinationHealth("ZooKeeper", made, self.session.lease, self.concern),)
-
-    @property
-    def threads(self) -> Sequence[Thread]:
-        """None: the session monitor replaces a client whose threads do not answer."""
-        return ()
 
     def connect(self) -> None:
         """Open the session."""
@@ -143,7 +124,9 @@ class ZooKeeperCoordination:
         from zkconsumer.offsets.kafka_store import KafkaOffsets
 
         parts = self.parts
-        search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
+        search = CoordinatorSearch(
+            self.group, parts.brokers, parts.channels, parts.fetching.fetchers.load, offsets_only=True
+        )
         return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
 
     def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
@@ -178,15 +161,15 @@ class ZooKeeperCoordination:
         settings = parts.environment.timing(rebalance_settings(parts.config, self.request_timeout))
         self.strategy = self._applied(assign)
         owner_nodes = self._owner_nodes(committer)
-        inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
+        inbox, owned, revocation = parts.ownership(committer, owner_nodes.keep_alive)
         rounds = RebalanceRounds(
             settings,
             registration=membership,
+            reader=self._group_reader(),
             owner_nodes=owner_nodes,
             strategy=self.strategy,
             owned=owned,
             revocation=revocation,
-            listener=calls,
             inbox=inbox,
         )
         rebalancer = Rebalancer(
@@ -214,8 +197,7 @@ class ZooKeeperCoordination:
 
     def _placement_node(self, placement: Placement) -> PlacementNode:
         """Return the plan of the group."""
-        from zkconsumer.member.zookeeper.load_reports import LoadReports
-        from zkconsumer.member.zookeeper.placement_node import PlacementNode
+        from zkconsumer.member.zookeeper.placement_node import LoadReports, PlacementNode
 
         consumer = self.parts.consumer
         return PlacementNode(
@@ -230,18 +212,21 @@ class ZooKeeperCoordination:
         )
 
     def _registration(self, registration: Registration) -> ModelRegistration:
-        config = self.parts.config
+        parts, own = self.parts, OwnRegistration(registration, self.completed)
         self.membership = made = ModelRegistration(
+            self.session, self.cache, self.group, parts.consumer, own, parts.config.group_id
+        )
+        return made
+
+    def _group_reader(self) -> GroupReader:
+        return GroupReader(
             self.session,
             self.cache,
             self.group,
             self.parts.consumer,
-            OwnRegistration(registration, self.completed),
-            shared=config.group_id,
-            exclude_internal_topics=config.exclude_internal_topics,
+            exclude_internal_topics=self.parts.config.exclude_internal_topics,
             wants_racks=self._strategy.wants_racks,
         )
-        return made
 
     def completed(self, registration: Registration) -> Registration:
         """Return the registration with the time and the keys for strategies. The member calls this as it registers."""

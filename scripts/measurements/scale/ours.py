@@ -82,7 +82,7 @@ class OurMember:
 
     def _run(self) -> None:
         engine, _ = self._member.prepare(Registration(STATIC, {self._topic: 1}))
-        engine.begin()
+        engine.coordinator.begin()
         while engine.state.phase is not Phase.CLOSED:
             engine.step()
         self.session.close(Deadline(REQUEST_TIMEOUT))

@@ -24,7 +24,7 @@ from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.assignors import lag_aware_placement, placement
 from zkconsumer.core.placement_plan import PlacementPlan, decode_plan
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.member.zookeeper import load_reports
+from zkconsumer.member.zookeeper import placement_node
 
 PARTITIONS = 12
 HOT_BEAT_S, BEAT_S = 0.0025, 0.025
@@ -46,7 +46,7 @@ def shorter_times(factor: float) -> Iterator[None]:
     with ExitStack() as changed:
         for module, name in (
             (placement, "LOOK_EVERY_S"),
-            (load_reports, "PUBLISH_EVERY_S"),
+            (placement_node, "PUBLISH_EVERY_S"),
             (lag_aware_placement, "CATCH_UP_S"),
             (lag_aware_placement, "BEHIND_S"),
         ):

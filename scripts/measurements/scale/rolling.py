@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scripts.measurements.scale.changes import GROUP, TOPIC, SimulatedGroup
 from scripts.measurements.scale.ours import OurMember
-from zkconsumer.member.zookeeper import load_reports, placement_node  # noqa: F401 (their clocks are replaced)
+from zkconsumer.member.zookeeper import placement_node  # noqa: F401 (its clock is replaced)
 from zkconsumer.zookeeper import paths
 
 DOWN_S = 5.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from zkconsumer.assignors.placement import LOOK_EVERY_S, Measured, Placement, SeenGroup
 from zkconsumer.core.placement_plan import PartitionLoad, PlacementPlan, PlanInputs, consumer_of
-from zkconsumer.member.zookeeper.load_reports import PUBLISH_EVERY_S, LoadMeter
+from zkconsumer.member.zookeeper.placement_node import PUBLISH_EVERY_S, LoadMeter
 from zkconsumer.model import LAG_AWARE, ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 

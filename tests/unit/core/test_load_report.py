@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.placement_plan import MAX_REPORT_BYTES, PartitionLoad, decode_loads, encode_loads
-from zkconsumer.member.zookeeper.load_reports import LoadMeter
+from zkconsumer.member.zookeeper.placement_node import LoadMeter
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 

@@ -14,9 +14,10 @@ from tests.unit.kafka.sets import WHERE
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetch_settings import Budget
-from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings
+from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
+from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.fetcher_manager import FetcherManager
+from zkconsumer.kafka import EARLIEST
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.ownership.fetch_cursor import FetchCursor
@@ -133,7 +134,7 @@ class OnePartition:
         """A fetcher on a broker that follows one script for each connection."""
         with ScriptedBroker(*scripts) as broker:
             fetcher = self.fetcher(broker.endpoint(), budget)
-            fetcher.add([self.flow()])
+            fetcher.partitions.add([self.flow()])
             try:
                 yield fetcher
             finally:

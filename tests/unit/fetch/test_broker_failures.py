@@ -22,9 +22,9 @@ from zkconsumer.fetch.broker_failures import (
     FailureLog,
     RefusedLogins,
 )
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.kafka import ClusterMetadata
+from zkconsumer.kafka import EARLIEST, ClusterMetadata
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -201,8 +201,8 @@ def test_a_broker_that_is_away_does_not_hide_a_refusal(
     manage: Callable[..., tuple[FetcherManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, told = manage(REFUSAL)
-    monkeypatch.setattr(manager, "_directory", lambda _: [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])
+    monkeypatch.setattr(manager.leaders, "_directory", lambda _: [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])
     del told[:]
     monkeypatch.setattr(Door, "answers", [REFUSAL, BrokerUnavailableError("away")])
     with pytest.raises(BrokerAuthenticationError):
-        manager.find_leaders(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])
+        manager.leaders.find(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])

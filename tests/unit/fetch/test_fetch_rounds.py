@@ -57,7 +57,7 @@ class Rounds:
     def __init__(self, *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         self.requests: list[Request] = []
         self.it = OnePartition(max_wait=max_wait, min_bytes=min_bytes)
-        self.queue = StreamQueue(10, lambda: self.fetcher.wake())
+        self.queue = StreamQueue(10, lambda: self.fetcher.partitions.wake())
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g_c-0"), 0) for n in (0, 1)]
         self.fetcher: Fetcher
 
@@ -77,7 +77,7 @@ class Rounds:
 
         with ScriptedBroker(script) as broker:
             self.fetcher = self.it.fetcher(broker.endpoint())
-            self.fetcher.add([position.cursor.deliver_to(self.queue) for position in self.positions])
+            self.fetcher.partitions.add([position.cursor.deliver_to(self.queue) for position in self.positions])
             try:
                 yield self
             finally:
@@ -152,7 +152,7 @@ def test_readers_are_woken_if_no_request_follows() -> None:
         rounds.step(1)
         for position in rounds.positions:
             position.full = True
-        rounds.fetcher.wake()
+        rounds.fetcher.partitions.wake()
         rounds.fetcher.stop()  # so that the step does not wait for room
         rounds.step(1)
     assert woken.is_set()
@@ -194,11 +194,11 @@ def test_a_partition_is_fetched_on_when_its_later_cursor_ends() -> None:
     rounds = Rounds()
     with rounds.served(None, None):
         later = PartitionPosition(TopicPartition("t", 0), ThreadId("borrowed-0"), 5)
-        rounds.fetcher.add([later.cursor.deliver_to(rounds.queue)])
+        rounds.fetcher.partitions.add([later.cursor.deliver_to(rounds.queue)])
         rounds.step(1)
-        assert rounds.fetcher.partitions == 2
+        assert len(rounds.fetcher.partitions) == 2
         later.revoked = True
-        rounds.fetcher.wake()
+        rounds.fetcher.partitions.wake()
         rounds.step(1)
     assert [request.named for request in rounds.requests] == [[(0, 5, 1000), (1, 0, 1000)], [(0, 0, 1000)]]
 
@@ -239,7 +239,7 @@ def test_no_reader_waits_while_a_login_is_refused(monkeypatch: pytest.MonkeyPatc
     with one.fetching(lambda offset, _: Batch().encode(offset)[0]) as fetcher:
         fetcher.step()
         monkeypatch.setattr(fetcher, "step", lambda: (_ for _ in ()).throw(BrokerAuthenticationError("refused")))
-        fetcher.start()
+        fetcher.thread.start()
         assert woken.wait(scaled(10))
         fetcher.stop()
         assert fetcher.join(Deadline(scaled(10)))

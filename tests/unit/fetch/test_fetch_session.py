@@ -13,7 +13,7 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, response
 from tests.unit.kafka.sets import Batch
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
-from zkconsumer.fetch.fetch_session import FetchSession, SessionRequest
+from zkconsumer.fetch.broker_fetch import FetchSession, SessionRequest
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition
@@ -183,7 +183,7 @@ def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
             fetcher.step()
         it.position.revoked = True
         moved = PartitionPosition(it.position.tp, it.position.thread, 2)
-        fetcher.add([moved.cursor.deliver_to(it.queue)])
+        fetcher.partitions.add([moved.cursor.deliver_to(it.queue)])
         fetcher.step()
     assert broker.said[-1] == Said(55, 3, {}, []), "nothing was said of it, and nothing answered"
     assert (moved.cursor.log_end, moved.lag) == (2, 0)
@@ -247,7 +247,7 @@ def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
     other = OnePartition()
     other.position.tp = other.position.cursor.tp = TopicPartition("t", 9)
     with it.fetching_from(broker) as fetcher:
-        fetcher.add([other.flow()])
+        fetcher.partitions.add([other.flow()])
         fetcher.step()
         other.queue.close()
         fetcher.step()

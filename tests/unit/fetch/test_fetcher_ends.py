@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from unittest.mock import Mock
 
 import pytest
 
 from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.values import present
-from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -36,17 +36,17 @@ def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
 
     with closing(manager_of(it.settings, lambda _: [], metrics=metrics)) as manager:
         for number, port in enumerate((1, 2, 2)):
-            assert manager.fetcher_for((port, number), Endpoint(port, "127.0.0.1", port)) is not None
+            assert manager.fetchers.fetcher_for((port, number), Endpoint(port, "127.0.0.1", port)) is not None
         assert ports() == {"1", "2"}
         everywhere = {name for name in metrics.snapshot() if "brokerPort" not in dict(name.tags)}
-        fetcher = present(manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2)))
-        fetcher.add([it.flow(waiting=True)])
-        manager.retire_idle()
+        fetcher = present(manager.fetchers.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2)))
+        fetcher.partitions.add([it.flow(waiting=True)])
+        manager.fetchers.retire_idle()
         assert ports() == {"2"}, "one of its two fetchers is left"
-        manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 3))
+        manager.fetchers.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 3))
         assert ports() == {"3"}, "the broker came back at another address"
         it.position.revoked = True
-        manager.retire_idle()
+        manager.fetchers.retire_idle()
         assert ports() == set()
         assert set(metrics.snapshot()) == everywhere
 
@@ -56,8 +56,8 @@ def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.Monke
     it, broker = OnePartition(), Endpoint(0, "127.0.0.1", 1)
     with closing(manager_of(it.settings, lambda _: [broker])) as manager:
         with monkeypatch.context() as without_threads:
-            without_threads.setattr(Fetcher, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            without_threads.setattr(Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
             with pytest.raises(RuntimeError):
                 manager.hand_over([(it.flow(), broker)])
-        taken = present(manager.fetcher_for((0, 0), broker))
+        taken = present(manager.fetchers.fetcher_for((0, 0), broker))
         assert not taken.join(Deadline(0)), "its thread runs"

@@ -13,10 +13,9 @@ from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.values import present
 from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.fetch.message_times import NO_MESSAGE, NO_TIME, message_times
-from zkconsumer.kafka import BrokerChannel
+from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.message_lookup import NO_MESSAGE, NO_TIME, MessageLookup, message_times
+from zkconsumer.kafka import EARLIEST, BrokerChannel
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_cluster import FakeCluster

@@ -57,13 +57,13 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
     with it.fetching(log_of(100)) as fetcher:
         fetcher.step()
         assert not it.queue.has_room()
-        fetcher.wake()
+        fetcher.partitions.wake()
         began = monotonic()
         fetcher.step()
         assert monotonic() - began < scaled(5)
         assert len(it.asked) == 1, "nothing more is asked for while nobody takes it"
         it.queue.revoke([slow])
-        assert fetcher.idle
+        assert fetcher.partitions.idle
         assert it.queue.has_room()
 
 
@@ -143,7 +143,7 @@ def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.M
         closing(cluster.manager()) as manager,
     ):
         brokers = [Endpoint(8, "127.0.0.1", slow.port, 5), quick.endpoint()]
-        assert [manager.find_leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
+        assert [manager.leaders.find(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
         assert asked == [8, 7, 7]
 
 
@@ -185,8 +185,8 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
-            fetcher = present(manager.fetcher_for((number, 0), broker.endpoint()))
-            fetcher.add([OnePartition().flow()])
+            fetcher = present(manager.fetchers.fetcher_for((number, 0), broker.endpoint()))
+            fetcher.partitions.add([OnePartition().flow()])
         eventually(lambda: len(waiting) == 2, 10, "two long polls")
         began = monotonic()
         manager.close(Deadline(scaled(10)))

@@ -87,7 +87,7 @@ def test_an_unreadable_place_survives_a_lost_connection() -> None:
         fetcher.step()
         fetcher.lose_connection("lost")
         assert [fetch.tp for fetch in it.returned] == [WHERE]
-        fetcher.add(it.returned)
+        fetcher.partitions.add(it.returned)
         with pytest.raises(MessageSizeTooLargeException):
             it.stream.get(timeout=0)
         it.stream.skip()

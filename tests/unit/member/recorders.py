@@ -126,6 +126,6 @@ def owning(
     events: SimpleQueue[Any] = SimpleQueue()
     owned = OwnedPartitions(recorder, recorder, recorder, events.put)
     owned.add({tp: (MINE, KnownOffset(offset, 3)) for tp in partitions})
-    owned.start(partitions)
+    owned.starts.start(partitions)
     recorder.log.clear()
     return owned, events

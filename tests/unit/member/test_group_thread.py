@@ -13,7 +13,7 @@ from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import GroupThread, Inbox
-from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.revocation import UserRequests
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 
@@ -75,7 +75,7 @@ class Draining(Counting):
             owned: Any = Seeking()
             requests = UserRequests(self._inbox, owned)
             requests.serve(0.0)
-            self.log.append(("stop heard", requests.stop is not None))
+            self.log.append(("stop heard", self._inbox.stop is not None))
 
 
 class Seeking:

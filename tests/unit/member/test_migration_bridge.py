@@ -14,7 +14,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.member import migration_bridge as module
 from zkconsumer.member.events import LookAgain
-from zkconsumer.member.migration_bridge import Bridge, WishedPartitions, members_beside
+from zkconsumer.member.migration_bridge import Bridge, BrokersWish, Lookout, WishedPartitions, members_beside
 from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
@@ -37,11 +37,10 @@ class World:
         self.kafka: SimpleQueue[Any] = SimpleQueue()
         self.owned: dict[TopicPartition, PartitionPosition] = {}
         self.clients: Collection[str] | Exception = []
-        self.bridge = Bridge(
-            ME, self.zookeepers, tell=self.told.put, kafka=self.kafka, clients=self.ask, patience=patience
-        )
+        self.wish, self.lookout = BrokersWish(self.told.put, patience), Lookout(ME, self.ask, self.told.put)
+        self.bridge = Bridge(ME, self.zookeepers, self.kafka, self.wish, self.lookout)
         self.bridge.attach(self.positions)
-        self.wished = WishedPartitions(self.bridge)
+        self.wished = WishedPartitions(self.wish)
 
     def zookeepers(self, view: GroupView, threads: object) -> Assignment:
         return {T0: MINE, T1: thread_id(OTHER, 0)}
@@ -98,27 +97,27 @@ def test_the_brokers_coordinate_if_all_members_are_bridges(world: World) -> None
     assert world.asked() == [{"t": 1}]
     assert world.plan(BRIDGE) == {T0: MINE}
     assert world.asked() == [], "once is enough"
-    world.bridge.given({T1: 0, T2: 0})
+    world.wish.given({T1: 0, T2: 0})
     assert world.looks() == 1
     assert world.plan(BRIDGE) == {T1: MINE, T2: MINE}
 
 
 def test_a_new_bridge_claims_nothing_before_the_brokers_say_so(world: World) -> None:
     assert world.plan() == {}  # members that the brokers alone know may own it
-    world.bridge.given({})
+    world.wish.given({})
     assert world.plan() == {}
 
 
 def test_an_empty_brokers_group_is_left_for_a_foreign_member(world: World) -> None:
     world.clients = [ME, "g_0"]
     world.plan(BRIDGE)
-    world.bridge.given({T2: 0})
+    world.wish.given({T2: 0})
     world.asked(), world.looks()
     assert world.plan(BRIDGE, OLD) == {T2: MINE}, "nothing is done before it is known who is there"
     eventually(world.looks, 10, "the look to be over")
     assert world.plan(BRIDGE, OLD) == world.zookeepers(GroupView({}, {}), None)
     assert world.asked() == [{}]
-    world.bridge.given({T2: 0})  # what comes too late
+    world.wish.given({T2: 0})  # what comes too late
     assert world.plan(BRIDGE, OLD) == world.zookeepers(GroupView({}, {}), None)
 
 
@@ -126,17 +125,17 @@ def test_it_is_not_left_to_members_that_the_brokers_alone_know(world: World, mon
     monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
     world.clients = [ME, "java"]
     world.plan()
-    world.bridge.given({T2: 0})
+    world.wish.given({T2: 0})
     world.asked(), world.looks()
     assert world.plan(OLD) == {T2: MINE}
-    eventually(lambda: "java with the brokers alone" in world.bridge.concern, 10, "a word about it")
+    eventually(lambda: "java with the brokers alone" in world.lookout.concern, 10, "a word about it")
     world.clients = BrokerUnavailableError("no answer")
-    eventually(lambda: "cannot be seen: no answer" in world.bridge.concern, 10, "a word about that")
+    eventually(lambda: "cannot be seen: no answer" in world.lookout.concern, 10, "a word about that")
     assert world.plan(OLD) == {T2: MINE}
     assert (world.looks(), world.asked()) == (0, [])
     world.clients = [ME]
     eventually(world.looks, 10, "the other one to be gone")
-    assert world.bridge.concern == ""
+    assert world.lookout.concern == ""
     world.plan(OLD)
     assert world.asked() == [{}]
 
@@ -150,16 +149,16 @@ def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pyte
         answer.wait(scaled(10))
         return [ME]
 
-    monkeypatch.setattr(world.bridge, "_clients", slow)
+    monkeypatch.setattr(world.lookout, "_clients", slow)
     world.plan()
-    world.bridge.given({T2: 0})
+    world.wish.given({T2: 0})
     world.plan(OLD)
     look = asked.get(timeout=scaled(10))
     world.plan()
     answer.set()
     look.join(scaled(10))
     world.asked()
-    monkeypatch.setattr(world.bridge, "_clients", lambda: [ME, "java"])
+    monkeypatch.setattr(world.lookout, "_clients", lambda: [ME, "java"])
     assert world.plan(OLD) == {T2: MINE}
     assert world.asked() == [], "java came after that look"
 
@@ -174,8 +173,8 @@ def test_a_view_without_us_changes_nothing_on_the_brokers_side(world: World) -> 
 @pytest.mark.parametrize("ending", ["close", "leave"])
 def test_nobody_waits_for_a_release_that_will_not_be(world: World, ending: str) -> None:
     world.plan()
-    world.bridge.given({T0: 0})
-    waiting = threading.Thread(target=world.bridge.released, daemon=True)
+    world.wish.given({T0: 0})
+    waiting = threading.Thread(target=world.wish.released, daemon=True)
     waiting.start()
     if ending == "close":
         world.bridge.close()
@@ -191,8 +190,8 @@ def test_nobody_waits_for_a_release_that_will_not_be(world: World, ending: str) 
 def test_a_release_that_takes_too_long_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     world = World(patience=0.01)
     world.plan()
-    world.bridge.given({T0: 0})
-    world.bridge.released()
+    world.wish.given({T0: 0})
+    world.wish.released()
     assert "are not released after" in caplog.text
 
 

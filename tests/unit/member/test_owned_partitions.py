@@ -36,7 +36,7 @@ def test_a_claimed_partition_starts_where_the_stores_say(
     recorder = Recorder(asks=asks)
     owned = OwnedPartitions(recorder, recorder, recorder, lambda _: None)
     owned.add({T0: (MINE, KnownOffset(offset, 1))})
-    owned.start([T0])
+    owned.starts.start([T0])
     assert owned.positions[T0].consumed == start
     assert recorder.log == log
 
@@ -57,10 +57,6 @@ def begin_other_log(owned: OwnedPartitions) -> None:
     owned.begin_other_log(owned.positions[T0], KnownOffset(9, 4), 0)
 
 
-def adopt(owned: OwnedPartitions) -> None:
-    owned.adopt_elsewhere({T0: 9})
-
-
 @pytest.mark.parametrize(
     ("move", "place", "log"),
     [
@@ -68,7 +64,6 @@ def adopt(owned: OwnedPartitions) -> None:
         (stop, (None, 9), [("replace", 0), ("forget", 0), ("track", 0), ("fail", 0)]),
         (begin_anew, (9, 9), [("replace", 0), ("forget", 0), ("track", 0), ("level", 0), ("fetch", 0)]),
         (begin_other_log, (0, 0), [("replace", 0), ("other log", 0), ("level", 0), ("fetch", 0)]),
-        (adopt, (9, 5), [("replace", 0), ("succeed", 0), ("fetch", 0), ("level", 0)]),
     ],
 )
 def test_each_move_makes_a_new_position(
@@ -91,9 +86,9 @@ def test_a_seek_without_a_stored_offset_waits_for_it() -> None:
     owned, _ = owning(recorder, T0, offset=None)
     assert owned.seek(T0, 2)
     position = owned.positions[T0]
-    assert (position.consumed, set(owned.sought)) == (None, {T0})
-    assert owned.starts_stored({position: 2}, ()) == []
-    assert (position.consumed, set(owned.sought)) == (2, set())
+    assert position.consumed is None
+    assert owned.starts.stored({position: 2}, ()) == []
+    assert position.consumed == 2
     assert recorder.log == [("replace", 0), ("succeed", 0), ("store", 0, 2), ("fetch", 0), ("wake",)]
 
 
@@ -103,7 +98,7 @@ def test_a_seek_before_the_start_waits_for_the_start() -> None:
     owned.add({T1: (MINE, KnownOffset(5, 1))})
     assert owned.seek(T1, 2)
     assert ("fetch", 1) not in recorder.log
-    owned.start([T1])
+    owned.starts.start([T1])
     assert recorder.log[-1] == ("fetch", 1)
 
 
@@ -142,9 +137,9 @@ def test_answers_for_an_earlier_position_change_nothing() -> None:
     old = owned.positions[T0]
     owned.begin_anew({old: KnownOffset(None, None)})
     recorder.log.clear()
-    owned.starts_found({old: 3})
-    owned.starts_resolved({old: 3})
-    assert owned.starts_stored({old: 3}, [old]) == []
+    owned.starts.found({old: 3})
+    owned.starts.resolved({old: 3})
+    assert owned.starts.stored({old: 3}, [old]) == []
     assert old.consumed is None
     assert recorder.log == [("wake",)]
 
@@ -153,8 +148,8 @@ def test_a_refused_start_is_doubtful() -> None:
     """Its offset must be read again: somebody else may have written it."""
     owned, _ = owning(Recorder(), T0, offset=None)
     position = owned.positions[T0]
-    assert owned.starts_stored({position: 3}, [position]) == [position]
+    assert owned.starts.stored({position: 3}, [position]) == [position]
     assert position.consumed is None
     position.stored.committed = 8
-    owned.begin_at_committed([position])
+    owned.starts.begin_at_committed([position])
     assert position.consumed == 8

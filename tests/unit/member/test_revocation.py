@@ -13,8 +13,7 @@ from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionC
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.revocation import Revocation, RevocationSettings
-from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
 from zkconsumer.model import ConsumerId
 from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -33,7 +32,7 @@ class House:
         calls = ListenerCalls(ConsumerId("g_me"), requests.serve)
         for method in ("releasing", "lost"):
             monkeypatch.setattr(calls, method, self._noting(method))
-        self.revocation = Revocation(RevocationSettings(drain, auto_commit), self.owned, requests, calls)
+        self.revocation = Revocation(RevocationSettings(drain, auto_commit), self.inbox, self.owned, requests, calls)
 
     def _noting(self, method: str) -> Any:
         return lambda positions, **_: self.log.append((method, *(p.tp.partition for p in positions)))
@@ -81,7 +80,7 @@ def test_a_wait_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_abandoned_partition_is_not_waited_for(house: House) -> None:
     position = house.hold(waits=1)
-    house.revocation.abandon([position])
+    house.revocation.revoke([position], drain=False)
     assert house.log == [("revoke", 0), ("releasing", 0)]
 
 
@@ -138,9 +137,9 @@ def test_the_end_of_a_member_without_partitions_calls_nobody() -> None:
     events: SimpleQueue[Any] = SimpleQueue()
     recorder = Recorder()
     owned = OwnedPartitions(recorder, recorder, recorder, events.put)
-    requests = UserRequests(Inbox(events), owned)
+    requests = UserRequests(inbox := Inbox(events), owned)
     calls = ListenerCalls(ConsumerId("g_me"), requests.serve)
-    Revocation(RevocationSettings(1.0, auto_commit=True), owned, requests, calls).end(StopRequested())
+    Revocation(RevocationSettings(1.0, auto_commit=True), inbox, owned, requests, calls).end(StopRequested())
     assert recorder.log == [("end",), ("revoke",), ("wait",)]
 
 

@@ -9,9 +9,16 @@ from threading import Event
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.member.connector_state import LISTENERS, UNOWNED, ConnectorState, Phase
+from zkconsumer.member.connector_state import (
+    LISTENERS,
+    MOST_REASONS,
+    UNOWNED,
+    ConnectorState,
+    Phase,
+    StandstillLog,
+    stands_still,
+)
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
-from zkconsumer.member.standstill import MOST_REASONS, StandstillLog, stands_still
 from zkconsumer.model import ConsumerId
 from zkconsumer.runtime.deadline import Deadline
 
@@ -60,7 +67,7 @@ def test_a_listener_that_does_not_work_hinders_nothing(error: Exception | None) 
 
     thread = ListenerThread(Broken(), "g_c", lambda: None)
     calls = ListenerCalls(ConsumerId("g_c"), lambda seconds: goes_on.wait(min(seconds, 0.01)), thread, limit=0.05)
-    thread.open()
+    thread.thread.start()
     try:
         calls.start_offsets({}, ())
         assert calls.trouble.startswith(LISTENERS)
@@ -75,7 +82,7 @@ def test_a_listener_that_does_not_work_hinders_nothing(error: Exception | None) 
 def lines(caplog: pytest.LogCaptureFixture, looks: Iterable[tuple[float, ConnectorState]]) -> list[str]:
     """Return the warnings of a member with these states at these seconds."""
     member = StandstillLog("g_c")
-    with caplog.at_level(logging.DEBUG, "zkconsumer.member.standstill"):
+    with caplog.at_level(logging.DEBUG, "zkconsumer.member.connector_state"):
         for now, state in looks:
             member.look(state, now, still=stands_still(state, ""))
     assert all(record.levelno == logging.WARNING for record in caplog.records), "Python prints only these by itself"

@@ -33,7 +33,7 @@ class LateCommitter:
         self.member.owner_nodes.mine({TP: MINE}, soon())
         self.known = self.member.owner_nodes.claim({TP: MINE}, soon()).ours[TP]
         self.owned.add({TP: (MINE, self.known)})
-        self.owned.start([TP])
+        self.owned.starts.start([TP])
 
     def serve(self) -> None:
         """Have the committer do what it was asked for."""

@@ -26,7 +26,7 @@ from zkconsumer.zookeeper.lease import Lease
 class Store:
     """Takes everything, once it is ``up``."""
 
-    asks = False
+    asks = copies = False
     forgets = False
     keeps_refused = False
     in_zookeeper = True

@@ -13,7 +13,7 @@ import rich
 
 from tests.unit.streams.bench import Bench, position
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.streams.progress_bar import ProgressBar
+from zkconsumer.streams.arrow_api import ProgressBar
 
 
 class FilledBench(Bench):

@@ -21,8 +21,9 @@ from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import BrokerError, ConfigException
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
+from zkconsumer.kafka import EARLIEST
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.moments import moment

@@ -7,10 +7,8 @@ which we owned it. A partition has no release of its own: joining again without 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
@@ -19,37 +17,6 @@ from zkconsumer.zookeeper.fenced_writes import ABSENT
 
 CLOSING_COMMIT = 1.0
 """Seconds that the last commit of a shutdown may take, at most."""
-
-
-class Assignment(Protocol):
-    """The assigned partitions of this member."""
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """The owned partitions. Any thread."""
-
-    @property
-    def streams(self) -> Mapping[TopicPartition, int]:
-        """The stream number of each owned partition."""
-
-    @property
-    def trouble(self) -> str:
-        """The last problem, as a text for the user; empty if there is none. Any thread."""
-
-    def take(self, streams: Mapping[TopicPartition, int]) -> None:
-        """Add these partitions, each with its stream."""
-
-    def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for the messages in hand, commit, and remove these partitions."""
-
-    def abandon(self) -> None:
-        """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
-
-    def lose(self, why: str) -> None:
-        """Drop all partitions immediately, without a commit."""
-
-    def end(self, stop: StopRequested) -> None:
-        """Revoke all partitions for the shutdown, within the time that it leaves."""
 
 
 class OwnedAssignment:
@@ -63,13 +30,13 @@ class OwnedAssignment:
         consumer: ConsumerId,
         owned: OwnedPartitions,
         revocation: Revocation,
-        listener: ListenerCalls,
         commit_within: float,
     ) -> None:
         self._consumer = consumer
         self._owned = owned
+        self._starts = owned.starts
         self._revocation = revocation
-        self._listener = listener
+        self._listener = revocation.listener
         self._commit_within = commit_within
 
     @property
@@ -96,7 +63,7 @@ class OwnedAssignment:
             ours = {tp: position.thread for tp, position in self._owned.positions.items()}
             for tp, offset in self._listener.start_offsets(ours, streams).items():
                 self._owned.seek(tp, offset)
-        self._owned.start(streams)
+        self._starts.start(streams)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the messages in hand, commit, and remove these partitions."""
@@ -109,7 +76,7 @@ class OwnedAssignment:
         """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
         positions = list(self._owned.positions.values())
         if positions:
-            self._revocation.abandon(positions)
+            self._revocation.revoke(positions, drain=False)
             self._revocation.try_last_commit(positions, Deadline(self._commit_within), count_requester=False)
 
     def lose(self, why: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -20,7 +21,6 @@ from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
-from zkconsumer.member.coordinator.events import Answer, Answered, Found, Synced
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -31,6 +31,34 @@ STATIC_FROM = 5
 """The version of JoinGroup that knows ``group.instance.id`` (brokers from 2.3 on)."""
 
 Protocols = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The coordinator is known; ``topics`` if they were asked for too."""
+
+    coordinator: Endpoint
+    topics: TopicsSeen | None
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Our assignment, encoded; the request was sent at ``sent_at`` (monotonic seconds)."""
+
+    assignment: bytes
+    sent_at: float
+
+
+Answer = Found | Joined | TopicsSeen | Synced | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question was answered, or failed. ``ticket`` says which."""
+
+    ticket: int
+    answer: Answer = None
+    error: Exception | None = None
 
 
 class CoordinatorRequests:
@@ -54,10 +82,6 @@ class CoordinatorRequests:
         self._under_way = 0
         self._lasting = False
         self.thread = Thread(target=self._run, name=f"{name}-coordinator", daemon=True)
-
-    def open(self) -> None:
-        """Start the thread."""
-        self.thread.start()
 
     @property
     def found(self) -> bool:

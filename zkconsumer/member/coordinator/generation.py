@@ -76,7 +76,7 @@ class Generation:
         self._kept = tuple(sorted(owned)) if self.incremental else ()
         return protocol_offers(
             list(self._assignors.values()),
-            self._interest.topics,
+            sorted(self._interest.streams),
             owned=self._kept,
             previous=self._previous,
             generation=self._previous_generation,

@@ -3,23 +3,16 @@
 Threads: the group thread says for which membership and where to send heartbeats; the thread of this module sends them.
 A condition guards the values from the group thread. No request is sent under the condition.
 
-The lease is stamped with the time at which a heartbeat was *sent*. The coordinator gives the partitions to others a
-session timeout after the heartbeat came in, never earlier. A pause of the process makes the lease end, whatever waits
-in the socket. The answer "unknown member" ends the lease at once, even if the group thread waits for something else: a
-rebalance may have given all our partitions to others. Mirrors the Java consumer's ``HeartbeatThread``. The Java
-consumer has no lease, so it goes on handing out partitions that others own.
-
-While a group rebalances, an incremental strategy lets partitions that stay flow on. Then the session timeout is not the
-coordinator's only limit. It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance timeout,
-and removes late members even if their heartbeats come. So no heartbeat renews the lease beyond that, counted from a
-time at which it certainly did not wait yet. "The group rebalances" counts as a heartbeat, for it resets the member's
-clock. It does not between the answers to a join and to a sync, where brokers up to 2.5 say it and reset nothing.
+The answer "unknown member" ends the lease at once, even if the group thread waits for something else: a rebalance may
+have given all our partitions to others. Mirrors the Java consumer's ``HeartbeatThread``. The Java consumer has no
+lease, so it goes on handing out partitions that others own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
 
@@ -33,7 +26,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -45,30 +37,80 @@ RETRY = 0.25
 """Seconds before an unanswered heartbeat is sent again, if the interval is longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailed:
+    """A heartbeat or commit of ``who`` was refused or not answered."""
+
+    who: Membership
+    error: Exception
+
+
+class LeaseRenewal:
+    """Renews the lease by the answers to heartbeats. Guarded by the lock of :class:`Heartbeats`.
+
+    The lease is stamped with the time at which a heartbeat was *sent*. The coordinator gives the partitions to others a
+    session timeout after the heartbeat came in, never earlier. A pause of the process makes the lease end, whatever
+    waits in the socket.
+
+    While a group rebalances, an incremental strategy lets partitions that stay flow on. Then the session timeout is not
+    the coordinator's only limit. It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance
+    timeout, and removes late members even if their heartbeats come. So no heartbeat renews the lease beyond that,
+    counted from a time at which it certainly did not wait yet. "The group rebalances" counts as a heartbeat, for it
+    resets the member's clock. It does not between the answers to a join and to a sync, where brokers up to 2.5 say it
+    and reset nothing.
+
+    Arguments: ``session`` and ``rebalance`` are the timeouts of joins, in seconds.
+    """
+
+    def __init__(self, lease: Lease, session: float, rebalance: float) -> None:
+        self.lease = lease
+        self.session = session
+        self._rebalance = rebalance
+        self._waits_since = float("-inf")  # the coordinator began to wait for our join or sync no earlier than this
+        self._awaits_share = False
+        self.heard_at = float("-inf")
+        """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
+
+    def joined(self, asked_at: float) -> None:
+        """Note the answer to a join that was sent no earlier than that. The coordinator waits for our SyncGroup."""
+        self._waits_since = max(self._waits_since, asked_at)
+        self._awaits_share = True
+
+    def synced(self) -> None:
+        """Note that the coordinator no longer waits for our SyncGroup."""
+        self._awaits_share = False
+
+    def answered(self, sent_at: float, *, rebalancing: bool) -> None:
+        """Note the answer to a heartbeat that was sent then. ``rebalancing``: the group rebalances."""
+        self.heard_at = sent_at
+        until = sent_at + min(self.session, self._rebalance)
+        if not rebalancing and not self._awaits_share:
+            self._waits_since = sent_at
+        else:
+            until = min(until, self._waits_since + self._rebalance)
+        if not (rebalancing and self._awaits_share):
+            self.lease.renew(sent_at, until - sent_at)
+
+
 class Heartbeats:
     """Sends heartbeats and renews the lease.
 
     Arguments: ``name`` begins the thread's name; ``search`` is used by this thread alone; ``tell`` is called with each
-    failure, on this thread; ``interval`` and the timeouts of joins, ``session`` and ``rebalance``, are in seconds.
+    failure, on this thread; ``interval`` in seconds.
     """
 
     def __init__(
         self,
         name: str,
         search: CoordinatorSearch,
-        lease: Lease,
+        renewal: LeaseRenewal,
         tell: Callable[[HeartbeatFailed], None],
-        *,
         interval: float,
-        session: float,
-        rebalance: float,
     ) -> None:
         self._search = search
-        self._lease = lease
+        self.renewal = renewal
         self._tell = tell
         self._interval = interval
-        self._session = session
-        self._rebalance = rebalance
         self._channel: GroupChannel | None = None  # the thread's
         # guards the rest; code enters the lock itself, not the condition: see streams.stream_queue
         self._lock = InterruptibleLock()
@@ -76,16 +118,8 @@ class Heartbeats:
         self._who: Membership | None = None
         self._where: Endpoint | None = None
         self._due = 0.0
-        self._waits_since = float("-inf")  # the coordinator began to wait for our join or sync no earlier than this
-        self._awaits_share = False
-        self.heard_at = float("-inf")
-        """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
         self._closing = False
         self.thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
-
-    def open(self) -> None:
-        """Start the thread, which sends nothing yet."""
-        self.thread.start()
 
     def beat(self, who: Membership, where: Endpoint) -> None:
         """Send heartbeats for this membership from now on.
@@ -105,13 +139,12 @@ class Heartbeats:
         From now on the coordinator waits for our SyncGroup.
         """
         with self._lock:
-            self._waits_since = max(self._waits_since, asked_at)
-            self._awaits_share = True
+            self.renewal.joined(asked_at)
 
     def synced(self) -> None:
         """Note that the coordinator no longer waits for our SyncGroup: it has answered it, or we join again."""
         with self._lock:
-            self._awaits_share = False
+            self.renewal.synced()
 
     def pause(self) -> None:
         """Send no more heartbeats; return at once. The answer to one that is under way counts for nothing."""
@@ -167,7 +200,7 @@ class Heartbeats:
         A lost connection says nothing about the coordinator, so the heartbeat goes over a second one at once.
         """
         kept = self._channel is not None and self._channel.endpoint == where
-        deadline = Deadline(self._session / 2)
+        deadline = Deadline(self.renewal.session / 2)
         try:
             self._exchange(who, where, deadline)
         except BrokerUnavailableError:
@@ -197,21 +230,13 @@ class Heartbeats:
 
     def _renew(self, who: Membership, sent_at: float, *, rebalancing: bool) -> None:
         with self._lock:
-            if self._who != who:
-                return
-            self.heard_at = sent_at
-            until = sent_at + min(self._session, self._rebalance)
-            if not rebalancing and not self._awaits_share:
-                self._waits_since = sent_at
-            else:
-                until = min(until, self._waits_since + self._rebalance)
-            if not (rebalancing and self._awaits_share):
-                self._lease.renew(sent_at, until - sent_at)
+            if self._who == who:
+                self.renewal.answered(sent_at, rebalancing=rebalancing)
 
     def _suspend(self, who: Membership) -> None:
         with self._lock:
             if self._who == who:
-                self._lease.suspend()
+                self.renewal.lease.suspend()
 
     def _still(self, who: Membership, where: Endpoint) -> bool:
         with self._lock:

@@ -7,7 +7,9 @@ ticket.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 
@@ -15,15 +17,42 @@ from zkconsumer.core.consumer_protocol import MemberAssignment
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import Joined
-from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
-from zkconsumer.member.coordinator.events import Answered, Found, Synced
+from zkconsumer.member.coordinator.coordinator_requests import Answered, CoordinatorRequests, Found, Synced
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, NEVER, OTHERS_MAY_TAKE, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Trigger
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper.lease import Lease
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+LEAVE_WITHIN = 0.75
+"""Seconds that leaving waits for a coordinator: a dead one finds out by itself."""
+OTHERS_MAY_TAKE = 600.0
+"""Seconds that a join, or the leader, may take at the least: the other members' rebalance timeouts are not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """The part of the configuration that concerns the group; times in seconds.
+
+    ``max_poll`` is ``max.poll.interval.ms``, ``drain`` is ``rebalance.drain.timeout.ms``. Topics are looked at once an
+    ``interval``. ``backoff`` is the first pause after a failure. ``static_leaves``: a static member leaves, too, once
+    it wants nothing while it lives on. ``conflict`` is ``offset.conflict``.
+    """
+
+    session: float
+    max_poll: float
+    interval: float
+    backoff: float
+    backoff_max: float
+    request_timeout: float
+    drain: float
+    auto_commit: bool
+    static_leaves: bool = False
+    conflict: str = "adopt"
 
 
 class Question(Enum):
@@ -53,7 +82,8 @@ class JoinProtocol:
         self._settings = settings
         self._line = line
         self._heartbeats = heartbeats
-        self.lease = lease
+        self._renewal = heartbeats.renewal
+        self._lease = lease
         self.generation = generation
         self.interest = interest
         self._where: Endpoint | None = None
@@ -65,10 +95,6 @@ class JoinProtocol:
 
     # ---- the membership ----
 
-    def resume(self) -> None:
-        """Hand out messages again: we are in a new generation."""
-        self.lease.resume(self.lease.epoch)
-
     def lose(self) -> None:
         """Hand out and commit nothing of this generation any more."""
         self._pause()
@@ -76,7 +102,7 @@ class JoinProtocol:
 
     def _pause(self) -> None:
         self._heartbeats.pause()
-        self.lease.void()
+        self._lease.void()
 
     # ---- asking ----
 
@@ -104,18 +130,19 @@ class JoinProtocol:
         """Ask, as the leader, which partitions the group's topics have."""
         self._ask(self._line.topics(self.generation.group_topics))
 
-    def sync(self) -> None:
+    def sync(self) -> Answered | None:
         """Ask for our assignment; tell that of every member, if we lead.
 
-        Raises: any error of the strategy, which may be a plug-in; nothing is asked then.
+        Returns the answer if the strategy failed, so that nothing is asked.
         """
-        assignments = self.generation.decide()
+        try:
+            assignments = self.generation.decide()
+        except Exception as e:  # a plug-in raises whatever it likes
+            log.exception("the strategy %s failed", self.generation.chosen)
+            self._ask(self._line.cancel())
+            return Answered(self._ticket, error=ZkConsumerError(f"the strategy failed: {e}"))
         self._ask(self._line.sync(self.generation.who, self.generation.chosen, assignments, limit=self._patience))
-
-    def failed(self, error: ZkConsumerError) -> Answered:
-        """Return the answer to a question that could not be asked."""
-        self._ask(self._line.cancel())
-        return Answered(self._ticket, error=error)
+        return None
 
     def look(self) -> None:
         """Look at the topics that we want, if there are any."""
@@ -153,8 +180,8 @@ class JoinProtocol:
         """When the coordinator has been silent for a session timeout (monotonic seconds)."""
         if not self._heartbeats.beating:
             return NEVER
-        heard_of = max(self._beating_since, self._heartbeats.heard_at)
-        return max(self.lease.ends_at, heard_of + self._settings.session)
+        heard_of = max(self._beating_since, self._renewal.heard_at)
+        return max(self._lease.ends_at, heard_of + self._settings.session)
 
     @property
     def _patience(self) -> float:
@@ -167,9 +194,14 @@ class JoinProtocol:
     # ---- answers ----
 
     def take(self, event: Answered) -> Question | None:
-        """Return the question of an answer; None: nobody waits for it any more."""
+        """Return the question of an answer; None: nobody waits for it any more.
+
+        What a look at topics saw is noted here. A failed look changes nothing.
+        """
         if event.ticket == self._looking:
             self._looking = 0
+            if isinstance(event.answer, TopicsSeen):
+                self.interest.take_metadata(self._looked_for, event.answer.partitions, event.answer.unsure)
             return Question.LOOKING
         if event.ticket == self._leaving:
             self._leaving = 0
@@ -178,11 +210,6 @@ class JoinProtocol:
             self._ticket = 0
             return Question.ON_THE_WAY
         return None
-
-    def saw(self, event: Answered) -> None:
-        """Note the answer to a request for topics; a failed request changes nothing."""
-        if isinstance(event.answer, TopicsSeen):
-            self.interest.take_metadata(self._looked_for, event.answer.partitions, event.answer.unsure)
 
     def meaning(self, event: Answered) -> Trigger:
         """Return the trigger of an answer on the way into a generation. Raises ZkConsumerError for a failure."""
@@ -207,7 +234,7 @@ class JoinProtocol:
             case Synced(assignment, sent_at):
                 self.share = self.generation.adopt(assignment)
                 self._heartbeats.synced()
-                self.lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
+                self._lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
                 return Trigger.SYNCED
             case answer:
                 raise ZkConsumerError(f"an unexpected answer: {answer!r}")

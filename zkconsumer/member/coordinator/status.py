@@ -13,11 +13,14 @@ from time import monotonic
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.coordinator.settings import REFUSED_MOST, MemberSettings
+from zkconsumer.member.coordinator.join_protocol import MemberSettings
 from zkconsumer.member.coordinator.state_machine import State
 from zkconsumer.runtime.interruptible_wait import Answer
 
 log = logging.getLogger(__name__)
+
+REFUSED_MOST = 30.0
+"""Seconds between two tries where only an operator can let us in, at most."""
 
 _PHASES = {
     State.UNJOINED: Phase.AWAY,
@@ -54,7 +57,8 @@ class CoordinatedStatus:
         self._began = monotonic()
         self._failures = self._rebalances = 0
         self._surfaced = False
-        self._detail = ""
+        self.detail = ""
+        """The last failure, in words; empty if there was none since. Any thread."""
         self.error: Exception | None = None
         """The last failure."""
         self.first_round: Answer[None] = Answer()
@@ -83,7 +87,7 @@ class CoordinatedStatus:
 
     def well(self) -> None:
         """Note that nothing is wrong any more: the coordinator answers, and knows us."""
-        self._failures, self._detail = 0, ""
+        self._failures, self.detail = 0, ""
         if self._surfaced:
             self._surfaced = False
             self._refuse(None)
@@ -97,15 +101,15 @@ class CoordinatedStatus:
         self._failures += 1
         longest = max(settings.backoff_max, REFUSED_MOST if refused else 0.0)
         pause = backoff(self._failures, settings.backoff, longest) * random.uniform(0.8, 1.2)
-        level = logging.DEBUG if trouble == self._detail and self._failures > 1 else logging.WARNING
+        level = logging.DEBUG if trouble == self.detail and self._failures > 1 else logging.WARNING
         log.log(level, "no way into the group (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
-        self._detail = trouble
+        self.detail = trouble
         return pause
 
     def surface(self, trouble: str, *, flowing: bool) -> None:
         """Raise an error that we cannot cure, to joining callers, and to readers if nothing flows."""
         error = self.error or ZkConsumerError(trouble)
-        self._detail = trouble
+        self.detail = trouble
         if not self.first_round.done():
             self.first_round.set_exception(error)
         if not flowing:
@@ -115,7 +119,7 @@ class CoordinatedStatus:
     def away(self, trouble: str) -> None:
         """Note that we leave the group for a while."""
         log.warning("leaving the group: %s", trouble)
-        self._detail = f"outside the group: {trouble}"
+        self.detail = f"outside the group: {trouble}"
 
     def closed(self) -> None:
         """Fail joining callers at the end."""
@@ -123,11 +127,6 @@ class CoordinatedStatus:
             self.first_round.set_exception(ConnectorClosedException("the connector was shut down while it joined"))
 
     # ---- for the user ----
-
-    @property
-    def detail(self) -> str:
-        """The last failure, in words; empty if there was none since. Any thread."""
-        return self._detail
 
     def shown(self, state: State, owned: int, *, valid: bool, away: bool, beside: tuple[str, ...]) -> ConnectorState:
         """Return the state for the user.
@@ -141,5 +140,5 @@ class CoordinatedStatus:
             phase = Phase.STARTING
         elif owned and not valid and state is not State.CLOSED:
             phase = Phase.SUSPENDED
-        detail = "; ".join(filter(None, (self._detail, *beside)))
+        detail = "; ".join(filter(None, (self.detail, *beside)))
         return ConnectorState(phase, owned, owned, detail=detail, rebalances=self._rebalances)

@@ -57,11 +57,6 @@ class TopicInterest:
         """The subscribed topics, each with its number of streams."""
         return self._matched if self.wildcard else self._registration.subscription
 
-    @property
-    def topics(self) -> list[str]:
-        """The subscribed topics, in order."""
-        return sorted(self.streams)
-
     # ---- metadata
 
     @property
@@ -79,7 +74,7 @@ class TopicInterest:
         """Text for the user: subscribed topics that do not exist yet. Only the leader knows of them."""
         if self.wildcard or self._led is None:
             return ""
-        missing = [f"topic {topic} to exist" for topic in self.topics if not self._known.get(topic)]
+        missing = [f"topic {topic} to exist" for topic in sorted(self.streams) if not self._known.get(topic)]
         if len(missing) > _MOST_NAMED:
             missing[_MOST_NAMED:] = [f"{len(missing) - _MOST_NAMED} more topics"]
         return "waiting for " + ", ".join(missing) if missing else ""

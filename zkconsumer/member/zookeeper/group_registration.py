@@ -96,38 +96,16 @@ class OwnRegistration:
 
 
 class GroupRegistration:
-    """A member's node under ``ids``, and its view of the group.
-
-    Arguments: ``own`` is the content of the node; ``wants_racks``: the view has the racks of the partitions' leaders.
-    """
+    """A member's node under ``ids``. Argument: ``own`` is the content of the node."""
 
     def __init__(
-        self,
-        session: Session,
-        cache: NodeCache,
-        group: str,
-        consumer: ConsumerId,
-        own: OwnRegistration,
-        *,
-        exclude_internal_topics: bool,
-        wants_racks: bool = False,
+        self, session: Session, cache: NodeCache, group: str, consumer: ConsumerId, own: OwnRegistration
     ) -> None:
         self._session = session
         self._cache = cache
         self.own = own
         self._rewrite = False
         self._written = b""
-        self._exclude_internal = exclude_internal_topics
-        self._racks = LeaderRacks(cache) if wants_racks else None
-        self._reported: dict[str, str] = {}
-        self._given_up: dict[tuple[str, str], str] = {}
-        self._given_up_topics: tuple[str, ...] = ()
-        self._given_up_until = 0.0
-        self._registrations = DecodedNodes(node_codecs.decode_registration, self._keep_lease)
-        self._topics = DecodedNodes(node_codecs.decode_topic)
-        self._members: tuple[str, ...] = ()
-        self._turn = 0
-        self._next_touch = 0.0
         self.group = group
         self.consumer = consumer
         self.path = paths.member(group, consumer)
@@ -246,11 +224,44 @@ class GroupRegistration:
         if node is not None and node.ephemeral_owner == session_id:
             self._session.delete(self.path, deadline, node.version)
 
+
+class GroupReader:
+    """A member's view of the group: all registrations, and the partitions of the topics that the members want.
+
+    Argument: ``wants_racks``: the view has the racks of the partitions' leaders.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        consumer: ConsumerId,
+        *,
+        exclude_internal_topics: bool,
+        wants_racks: bool = False,
+    ) -> None:
+        self._session = session
+        self._cache = cache
+        self._group = group
+        self._consumer = consumer
+        self._exclude_internal = exclude_internal_topics
+        self._racks = LeaderRacks(cache) if wants_racks else None
+        self._reported: dict[str, str] = {}
+        self._given_up: dict[tuple[str, str], str] = {}
+        self._given_up_topics: tuple[str, ...] = ()
+        self._given_up_until = 0.0
+        self._registrations = DecodedNodes(node_codecs.decode_registration, self._keep_lease)
+        self._topics = DecodedNodes(node_codecs.decode_topic)
+        self._members: tuple[str, ...] = ()
+        self._turn = 0
+        self._next_touch = 0.0
+
     def view(self, deadline: Deadline) -> GroupView:
         """Return the group as it is now: the registrations, and the partitions of every topic that a member wants."""
-        names = self._cache.children(paths.ids(self.group), deadline) or ()
+        names = self._cache.children(paths.ids(self._group), deadline) or ()
         # a member that left between the listing and the reading is None; the watch on the list makes another round
-        members = tuple(paths.member(self.group, name) for name in names)
+        members = tuple(paths.member(self._group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
         # no watch on missing nodes: it would stay until the session's end, because new members have new names
@@ -263,7 +274,7 @@ class GroupRegistration:
         given_up = self._gave_up_on(topics)
         left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
         for consumer, reason in left_out.items():
-            unreadable[paths.member(self.group, consumer)] = reason
+            unreadable[paths.member(self._group, consumer)] = reason
             del readable[consumer]
         known = GroupView(readable, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
@@ -296,10 +307,10 @@ class GroupRegistration:
         try:
             return tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
         except NotPermittedError as e:
-            if self.consumer in by_filter:
+            if self._consumer in by_filter:
                 raise
             for consumer in by_filter:
-                unreadable[paths.member(self.group, consumer)] = str(e)
+                unreadable[paths.member(self._group, consumer)] = str(e)
                 del members[consumer]
             return ()
 
@@ -313,7 +324,8 @@ class GroupRegistration:
         This is against a watch that was lost for no known reason. If every member read all registrations each time,
         that alone would be members times members requests.
         """
-        others = sorted(path for path in self._members if path != self.path)
+        own = paths.member(self._group, self._consumer)
+        others = sorted(path for path in self._members if path != own)
         in_turn = {others[(self._turn + n) % len(others)] for n in range(min(DOUBTED, len(others)))}
         self._turn += DOUBTED
         self._cache.refresh(but=set(others) - in_turn)
@@ -335,11 +347,11 @@ class GroupRegistration:
         self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
     ) -> Mapping[TopicPartition, ThreadId]:
         """Return the partitions that threads of unreadable members own: those may well be alive and read them."""
-        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self.group)}/")}
+        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self._group)}/")}
         if not consumers:
             return {}
         by_path = {
-            paths.owner(self.group, tp): tp
+            paths.owner(self._group, tp): tp
             for topic, numbers in partitions.items()
             for tp in (TopicPartition(topic, number) for number in numbers)
         }

@@ -48,20 +48,9 @@ class ModelRegistration(GroupRegistration):
         group: str,
         consumer: ConsumerId,
         own: OwnRegistration,
-        *,
         shared: str,
-        exclude_internal_topics: bool,
-        wants_racks: bool = False,
     ) -> None:
-        super().__init__(
-            session,
-            cache,
-            group,
-            consumer,
-            own,
-            exclude_internal_topics=exclude_internal_topics,
-            wants_racks=wants_racks,
-        )
+        super().__init__(session, cache, group, consumer, own)
         self._shared = shared
         self._broadcasting = group != shared
         self._others = paths.ids(shared) if self._broadcasting else paths.broadcast_members(shared)

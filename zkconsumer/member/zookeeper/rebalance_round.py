@@ -17,10 +17,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.errors import ConsumerIdInUseError, RegistryError
+from zkconsumer.errors import ConsumerIdInUseError, LogTruncatedError, RegistryError
 from zkconsumer.member.events import Event, LookAgain, NodeChanged, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
-from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.claim_plan import (
@@ -32,10 +31,9 @@ from zkconsumer.member.zookeeper.claim_plan import (
     possible,
     topics_of,
 )
-from zkconsumer.member.zookeeper.group_registration import GroupRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupReader, GroupRegistration
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
 from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
-from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
@@ -125,26 +123,26 @@ class RebalanceRounds:
         settings: RebalanceSettings,
         *,
         registration: GroupRegistration,
+        reader: GroupReader,
         owner_nodes: OwnerNodes,
         strategy: AppliedStrategy,
         owned: OwnedPartitions,
         revocation: Revocation,
-        listener: ListenerCalls,
         inbox: Inbox,
     ) -> None:
         self._settings = settings
-        self._registration = registration
+        self.registration = registration
+        self.reader = reader
         self.owner_nodes = owner_nodes
         self._strategy = strategy
         self._owned = owned
-        self._revocation = revocation
-        self._listener = listener
+        self._starts = owned.starts
+        self.revocation = revocation
+        self._listener = revocation.listener
         self._inbox = inbox
         self._recreated = RecreatedTopics(owned, owner_nodes, raises=settings.raise_truncated)
         self.triggers = NodeTriggers(registration.group, owned.positions)
         """Tells which changed nodes concern this member."""
-        self.registration_path = registration.path
-        self._told: Assignment | None = None
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
         self._registered = False
@@ -158,16 +156,16 @@ class RebalanceRounds:
         deadline = Deadline(self._settings.request_timeout)
         self._is_outdated()
         for change in self._inbox.changes.begin():
-            self._registration.subscribe(change.revise)
+            self.registration.subscribe(change.revise)
         try:
-            if self._registration.register(deadline):
+            if self.registration.register(deadline):
                 self._registered = True
                 return None
         except ConsumerIdInUseError:
             # our node was deleted and somebody made another: the group counts with that, and would wait for us for ever
             self._give_up(MemberPlan(tuple(sorted(self._owned.positions)), (), {}, {}))
             raise
-        view = self._registration.view(deadline)
+        view = self.reader.view(deadline)
         self._lose_deleted(deadline)
         self._recreated.check(deadline)
         todo, trouble = self._strategy.plan(view, self._owned.positions, deadline)
@@ -182,9 +180,9 @@ class RebalanceRounds:
             self.triggers.wait_for({*claimed.blocked, *view.kept})
         outcome = self._strategy.outcome
         if outcome.reread:
-            self._registration.forget_view()
+            self.reader.forget_view()
         if outcome.advertise:
-            self._registration.advertise()
+            self.registration.advertise()
         troubles = "; ".join(filter(None, (trouble, self._recreated.trouble, self._listener.trouble)))
         seconds = monotonic() - began
         return Round(todo, view, claimed, registered, troubles, seconds, superseded, freed, outcome)
@@ -201,32 +199,24 @@ class RebalanceRounds:
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """Drop these positions immediately: stop their hand-out and their commits."""
         self.owner_nodes.doubt(position.tp for position in positions)
-        self._revocation.lose(positions, why)
+        self.revocation.lose(positions, why)
 
     def forget_view(self) -> None:
         """Drop the cached view of the group: the member was away, or a round failed."""
-        self._registration.forget_view()
+        self.reader.forget_view()
         self._strategy.restart_wait()
 
-    def doubt_view(self) -> None:
-        """Read most of the group again in the next round."""
-        self._registration.doubt_view()
-
-    def end(self, stop: StopRequested) -> None:
-        """End all streams and give everything up; :meth:`leave` commits and releases it."""
-        self._revocation.end(stop)
-
     def leave(self, stop: StopRequested) -> None:
-        """Commit, release and deregister. Each step has a time limit; if one fails, the next follows."""
+        """Commit and release partitions that were given up, and deregister. Each step has a time limit."""
         leaving = self._owned.left
         deadline = Deadline(stop.deadline.bounded(min(LEAVE_WITHIN, self._settings.request_timeout)))
-        known = self._revocation.try_last_commit(
+        known = self.revocation.try_last_commit(
             leaving, deadline, meanwhile=self.owner_nodes.keep_alive, release=True, count_requester=False
         )
         try:
             if leaving:
                 self.owner_nodes.release(known, deadline, [p.tp for p in leaving if p.tp not in known])
-            self._registration.deregister(deadline)
+            self.registration.deregister(deadline)
         except RegistryError as e:
             log.info("left without deleting our nodes, which end with the session: %s", e)
 
@@ -245,7 +235,7 @@ class RebalanceRounds:
         if not positions:
             return ahead.seen
         self.owner_nodes.doubt(todo.release)
-        self._revocation.revoke(positions)
+        self.revocation.revoke(positions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
         # noted before the release, which may succeed although the answer is lost
         self._released.update((tp, todo.assignment[tp]) for tp in todo.release if tp in todo.assignment)
@@ -255,7 +245,7 @@ class RebalanceRounds:
             # the offset of a deleted topic would look like one of the topic that may have been made anew meanwhile
             part = [position for position in positions if (position.tp not in deleted) is commit]
             if part:
-                known |= self._revocation.last_commit(
+                known |= self.revocation.last_commit(
                     part, deadline, commit=commit, meanwhile=lambda: ahead.look(deadline), release=True
                 )
         self.owner_nodes.release(known, deadline, [tp for tp in todo.release if tp not in known])
@@ -270,15 +260,10 @@ class RebalanceRounds:
             self._recreated.claimed(claimed)
             if claimed.refused and self._is_hopeless(claimed, view):
                 raise next(iter(claimed.refused.values()))
-        if (
-            self._listener.exists
-            and not self._strategy.outcome.waiting
-            and (claimed.ours or todo.assignment != self._told)
-        ):
-            self._told = todo.assignment
+        if self._listener.exists and not self._strategy.outcome.waiting:
             for tp, offset in self._listener.start_offsets(todo.assignment, claimed.ours).items():
                 self._owned.seek(tp, offset)
-        self._owned.start(claimed.ours)
+        self._starts.start(claimed.ours)
         # fetching has begun: now the watches
         if todo.claim:
             mine = self.owner_nodes.mine(todo.claim, Deadline(self._settings.request_timeout))
@@ -290,7 +275,7 @@ class RebalanceRounds:
     def _is_hopeless(self, claimed: Claimed, view: GroupView) -> bool:
         """Return whether nothing flows and nothing can: all topics that we might own something of are refused."""
         internal = self._settings.exclude_internal_topics
-        topics = topics_of(view, self._registration.consumer, exclude_internal_topics=internal)
+        topics = topics_of(view, self.registration.consumer, exclude_internal_topics=internal)
         return not self._owned.positions and topics <= {tp.topic for tp in claimed.refused}
 
 
@@ -391,3 +376,74 @@ class AppliedStrategy:
             log.error("%s; the assignment before it stays in force", failure, exc_info=error)
         self._failure = failure
         return failure
+
+
+LOG_START = 0
+"""Offset of a topic's first message. If it is deleted already, the fetcher looks the start up."""
+_REASON = "its topic was deleted and made anew"
+
+
+class RecreatedTopics:
+    """Owned partitions whose topic was deleted and made again, so that their offsets belong to deleted messages.
+
+    The brokers make a topic's node in ZooKeeper once, so the node's creation tells two topics of the same name apart.
+    Reading on at the offset would leave out the start of the new log. So the new log is read from its start, or the
+    stream raises (``log.truncation.policy``). A claim finds that before it writes the offset node (``owner_nodes``),
+    and each round finds it for partitions that are owned already. The original reads on at the old offset, or goes by
+    ``auto.offset.reset`` where the new log is shorter.
+
+    Arguments: ``raises`` is ``log.truncation.policy=raise``.
+    """
+
+    def __init__(self, owned: OwnedPartitions, owner_nodes: OwnerNodes, *, raises: bool) -> None:
+        self._owned = owned
+        self._owner_nodes = owner_nodes
+        self._raises = raises
+        self._made: dict[TopicPartition, int] = {}
+        self._stopped: dict[TopicPartition, tuple[object, str]] = {}
+
+    @property
+    def trouble(self) -> str:
+        """The stream that raises since its topic was made anew, in words for the user; empty if none does."""
+        owned = self._owned.positions
+        return next((said for tp, (position, said) in self._stopped.items() if owned.get(tp) is position), "")
+
+    def claimed(self, claimed: Claimed) -> None:
+        """Check claimed partitions before they are started."""
+        self._made.update(self._owner_nodes.topics_made(claimed.ours))
+        for tp, reached in claimed.recreated.items():
+            position = self._owned.positions[tp]
+            if self._raises:
+                error = self._error(tp, reached)
+                self._stopped[tp] = self._owned.stop_at(position, claimed.ours[tp], error), str(error)
+            else:
+                self._say(tp, reached)
+                position.from_start = True
+
+    def check(self, deadline: Deadline) -> None:
+        """Check owned partitions whose topics were made anew since the claim. Raises RegistryError."""
+        owned = self._owned.positions
+        self._made = {tp: made for tp, made in self._made.items() if tp in owned}
+        now = self._owner_nodes.topics_made(self._made)
+        anew = [tp for tp, made in now.items() if made != self._made[tp]]
+        if not anew:
+            return
+        for tp, known in self._owner_nodes.reread(anew, deadline, recreated=True).items():
+            self._made[tp] = now[tp]
+            position, reached = owned[tp], owned[tp].consumed
+            if reached is None:
+                continue  # nothing was stored of it: ``auto.offset.reset`` has yet to decide
+            if self._raises:
+                error = self._error(tp, reached)
+                self._stopped[tp] = self._owned.stop_at(position, known, error), str(error)
+            else:
+                self._say(tp, reached)
+                self._owned.begin_other_log(position, known, LOG_START)
+
+    def _say(self, tp: TopicPartition, reached: int) -> None:
+        log.warning("%s: %s; it was read up to offset %d, going back to its start", tp, _REASON, reached)
+
+    def _error(self, tp: TopicPartition, reached: int) -> LogTruncatedError:
+        error = LogTruncatedError(tp, reached, LOG_START, _REASON)
+        log.error("%s", error)
+        return error

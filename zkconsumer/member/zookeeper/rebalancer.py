@@ -44,6 +44,7 @@ class Rebalancer:
     """The coordinator of a group in ZooKeeper, as one member runs it."""
 
     waits_in_handlers = False  # it drains in a round, which a timer begins
+    needs_lease = True  # the session is needed even to own nothing
 
     def __init__(
         self,
@@ -90,11 +91,6 @@ class Rebalancer:
         if phase is State.WAITING and shown.blocked:
             return f"waiting for {first_of([f'{tp}, held by {owner}' for tp, owner in shown.blocked.items()], 3)}"
         return "; ".join(filter(None, (_UNSETTLED.get(phase, phase.value), shown.detail)))
-
-    @property
-    def needs_lease(self) -> bool:
-        """True: the session is needed even to own nothing."""
-        return True
 
     @property
     def first_round(self) -> Future[None]:
@@ -149,7 +145,7 @@ class Rebalancer:
         if now >= self.schedule.reconcile_at:
             self.schedule.reconcile_later()  # before it is done, whatever becomes of it: a timer in the past spins
             self._on(Trigger.RECONCILE_DUE, "reconciliation")
-            if self.phase in DISCONNECTED and self.monitor.connected:
+            if self.phase in DISCONNECTED and self.monitor.session.connected:
                 self._session_changed(self.monitor.lost_event())  # in case its event was lost
         if self._may_begin and now >= self.orphaned.next_look:
             self.orphaned.try_look(self._limit_of_looks)
@@ -158,12 +154,12 @@ class Rebalancer:
 
     @property
     def _may_begin(self) -> bool:
-        return self.phase in CONNECTED and self.monitor.connected
+        return self.phase in CONNECTED and self.monitor.session.connected
 
     @property
     def _limit_of_looks(self) -> float:
         """Seconds for a look that nothing depends on. It must not keep us from seeing that nothing is answered."""
-        return min(self._settings.request_timeout, self.monitor.timeout / 2)
+        return min(self._settings.request_timeout, self.monitor.session.timeout / 2)
 
     # ---- events, as triggers ----
 
@@ -173,7 +169,7 @@ class Rebalancer:
             case StopRequested():
                 self._stopping = first_stop([self._stopping or event, event])
             case NodeChanged(path):
-                if path == self.rounds.registration_path:
+                if path == self.rounds.registration.path:
                     # an operator's tool writes it again after a reset; otherwise we would notice only at the next look
                     self._owned.commits.check()
                 trigger = self.rounds.triggers.of(path)
@@ -236,7 +232,7 @@ class Rebalancer:
             Effect.BACK_OFF: self._back_off,
             Effect.LOOK_AGAIN: lambda _: self.schedule.later("another look at other owners"),
             Effect.FORGET_VIEW: lambda _: self.rounds.forget_view(),
-            Effect.DOUBT_VIEW: lambda _: self.rounds.doubt_view(),
+            Effect.DOUBT_VIEW: lambda _: self.rounds.reader.doubt_view(),
             Effect.DROP_ALL: self._drop_all,
             Effect.RESUME_LEASE: lambda _: self.monitor.resume_lease(),
             Effect.REPORT_UNOWNED: lambda _: self._reconcile(),
@@ -295,7 +291,7 @@ class Rebalancer:
         self._follow(self.conflicts.retry())
 
     def _failed(self, error: Exception, trouble: str) -> None:
-        self._status.round_failed(error, connected=self.monitor.connected)
+        self._status.round_failed(error, connected=self.monitor.session.connected)
         self._on(Trigger.ROUND_FAILED, trouble)
 
     # ---- the end ----
@@ -307,7 +303,7 @@ class Rebalancer:
         self._status.closed()
         self._inbox.postpone(stop)  # hurries the listener
         steps: tuple[Callable[[], object], ...] = (
-            lambda: self.rounds.end(stop),
+            lambda: self.rounds.revocation.end(stop),
             self._inbox.fail_requests,
             lambda: self.rounds.leave(stop),
         )

@@ -55,16 +55,6 @@ class SessionMonitor:
         self._session_id = self.session.session_id
 
     @property
-    def connected(self) -> bool:
-        """Whether the client is connected."""
-        return self.session.connected
-
-    @property
-    def timeout(self) -> float:
-        """The timeout of the session, in seconds."""
-        return self.session.timeout
-
-    @property
     def lease_ends_at(self) -> float:
         """When the lease ends."""
         return self.session.lease.ends_at

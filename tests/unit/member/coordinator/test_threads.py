@@ -15,9 +15,8 @@ from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, Rebal
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
-from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
-from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.coordinator_requests import Answered, CoordinatorRequests
+from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
@@ -90,7 +89,7 @@ def test_a_question_replaced_before_its_connection_is_not_asked(search: Search) 
     """A join may wait for minutes, and the question that replaced the join would wait behind."""
     answers: SimpleQueue[Answered] = SimpleQueue()
     line = CoordinatorRequests("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
-    line.open()
+    line.thread.start()
     nothing: Collection[str] = ()
     line.find(nothing, look=False)
     assert answers.get(timeout=scaled(10)).error is None
@@ -126,8 +125,8 @@ def make(search: Search, failures: Failures, lease: Lease) -> Iterator[Callable[
         def tell(event: HeartbeatFailed) -> None:
             failures.put((event.who, len(search.asked)))
 
-        made.append(Heartbeats("n", searching, lease, tell, interval=interval, session=session, rebalance=rebalance))
-        made[-1].open()
+        made.append(Heartbeats("n", searching, LeaseRenewal(lease, session, rebalance), tell, interval))
+        made[-1].thread.start()
         return made[-1]
 
     yield make
@@ -197,11 +196,11 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_join(
     more(search)
     lease.void()
     more(search)
-    ends_at, heard_at = lease.ends_at, heartbeats.heard_at
+    ends_at, heard_at = lease.ends_at, heartbeats.renewal.heard_at
     assert monotonic() < ends_at < monotonic() + 1000
     more(search)
     assert lease.ends_at == pytest.approx(ends_at)
-    assert heartbeats.heard_at > heard_at
+    assert heartbeats.renewal.heard_at > heard_at
 
 
 def test_before_the_sync_a_call_to_rebalance_proves_nothing(
@@ -213,7 +212,7 @@ def test_before_the_sync_a_call_to_rebalance_proves_nothing(
     heartbeats.beat(WHO, HERE)
     more(search)
     assert lease.ends_at == float("-inf")
-    assert heartbeats.heard_at > float("-inf")
+    assert heartbeats.renewal.heard_at > float("-inf")
     heartbeats.synced()
     eventually(lambda: lease.ends_at > monotonic(), 10, "what counts again")
 

@@ -12,7 +12,7 @@ from tests.timing import eventually, scaled
 from tests.unit.fetch.member_stream import add, reading, take
 from zkconsumer.core.java_regex import translate_with_size
 from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.member.zookeeper.group_registration import GroupRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupReader
 from zkconsumer.model import ConsumerId
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
@@ -62,7 +62,7 @@ def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("zkconsumer.member.zookeeper.group_registration.monotonic", slowly)
     cache = NodeCache(session, lambda _: None)
-    assert len(membership(session, cache).view(deadline()).members) == 50
+    assert len(reader(session, cache).view(deadline()).members) == 50
     pauses = [after - before for before, after in pairwise(touched)]
     assert len(touched) > 5
     assert max(pauses) < session.timeout / 4
@@ -75,7 +75,7 @@ def test_nothing_stays_of_members_that_left() -> None:
     session = zookeeper.session()
     session.open(deadline())
     cache = NodeCache(session, lambda _: None)
-    members = membership(session, cache)
+    members = reader(session, cache)
     assert len(members.view(deadline()).members) == 50
     for number in range(1, 50):
         zookeeper.remove(f"/consumers/g/ids/g_{number:02}")
@@ -104,7 +104,7 @@ def test_no_watch_stays_on_a_member_that_has_just_left(monkeypatch: pytest.Monke
         return look(wanted, deadline, watch)
 
     monkeypatch.setattr(session, "look", leaves_before)
-    members = membership(session, NodeCache(session, told.append))
+    members = reader(session, NodeCache(session, told.append))
 
     assert list(members.view(deadline()).members) == ["g_00"]
     assert told == [paths.ids("g")], "which makes another round"
@@ -133,11 +133,8 @@ def test_few_large_expressions_are_cached(monkeypatch: pytest.MonkeyPatch) -> No
     assert 16 <= len(compiled) - 20 < 20, "the last few are cached, and no more than these"
 
 
-def membership(session: Session, cache: NodeCache) -> GroupRegistration:
-    def own() -> object:
-        raise AssertionError("it does not register")
-
-    return GroupRegistration(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
+def reader(session: Session, cache: NodeCache) -> GroupReader:
+    return GroupReader(session, cache, "g", ConsumerId("g_00"), exclude_internal_topics=True)
 
 
 def deadline() -> Deadline:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.member.zookeeper.pending_handovers import LONGEST, NEVER, PendingHandovers
+from zkconsumer.member.zookeeper.orphaned_partitions import LONGEST, NEVER, PendingHandovers
 from zkconsumer.model import ThreadId, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,8 +7,8 @@ import pytest
 from zkconsumer.core.registration import STATIC, STORE_KEY, Registration
 from zkconsumer.errors import OffsetStoreConflictError
 from zkconsumer.member.zookeeper.claim_plan import GroupView
-from zkconsumer.member.zookeeper.store_agreement import StoreAgreement, without_store
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.wiring.recorded_offsets import StoreAgreement, without_store
 
 
 def registered(**extra: object) -> Registration:
