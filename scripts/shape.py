@@ -20,22 +20,21 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    # longer names in balance; interrupted starts end what they began; mends of migrate and of its client
-    "hundreds of lines of the package": 842,
-    "files of the package": 400,
-    "classes with over 15 attributes": 27,
-    "classes with over 12 public methods": 33,
+    "hundreds of lines of the package": 828,
+    "files of the package": 358,
+    "classes with over 15 attributes": 8,
+    "classes with over 12 public methods": 20,
     "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
     "circles of imports": 0,
-    "private attributes of other objects: package": 34,
-    "private attributes of other objects: tests": 36,
-    "names of files that occur more than once": 4,
+    "private attributes of other objects: package": 32,
+    "private attributes of other objects: tests": 32,
+    "names of files that occur more than once": 3,
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,
-    "modules under 60 lines with one importer": 6,
-    "modules with one importer": 100,
-    "methods that only forward": 73,
+    "modules under 60 lines with one importer": 5,
+    "modules with one importer": 83,
+    "methods that only forward": 54,
 }
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
