@@ -19,6 +19,7 @@ from time import monotonic
 from zkconsumer.errors import (
     BrokerResponseError,
     BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
     FencedInstanceIdError,
     RebalanceInProgressError,
     UnknownMemberIdError,
@@ -59,6 +60,10 @@ class LeaseRenewal:
     resets the member's clock. It does not between the answers to a join and to a sync, where brokers up to 2.5 say it
     and reset nothing.
 
+    A coordinator that loads its groups answers each heartbeat with success, also to a member that was removed before.
+    While it loads it removes nobody, and then every member has a whole session timeout. So its answer counts as long as
+    the member was certainly not removed before it asked. Later a SyncGroup has to prove the membership.
+
     Arguments: ``session`` and ``rebalance`` are the timeouts of joins, in seconds.
     """
 
@@ -70,15 +75,28 @@ class LeaseRenewal:
         self._awaits_share = False
         self.heard_at = float("-inf")
         """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
+        self.protocol = ""  # the strategy that the answer to the last join named
+        self._kept_until = float("-inf")  # until then the coordinator has certainly not removed us
 
-    def joined(self, asked_at: float) -> None:
+    def joined(self, asked_at: float, protocol: str) -> None:
         """Note the answer to a join that was sent no earlier than that. The coordinator waits for our SyncGroup."""
+        self.protocol = protocol
         self._waits_since = max(self._waits_since, asked_at)
+        self._kept_until = max(self._kept_until, asked_at + self.session)
         self._awaits_share = True
 
     def synced(self) -> None:
         """Note that the coordinator no longer waits for our SyncGroup."""
         self._awaits_share = False
+
+    def needs_proof(self, sent_at: float) -> bool:
+        """Return whether the success of a heartbeat that was sent then proves nothing."""
+        return sent_at >= self._kept_until
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a SyncGroup without assignments harms nothing: the group thread is not about to send its own."""
+        return not self._awaits_share
 
     def answered(self, sent_at: float, *, rebalancing: bool) -> None:
         """Note the answer to a heartbeat that was sent then. ``rebalancing``: the group rebalances."""
@@ -89,6 +107,7 @@ class LeaseRenewal:
         else:
             until = min(until, self._waits_since + self._rebalance)
         if not (rebalancing and self._awaits_share):
+            self._kept_until = max(self._kept_until, until)
             self.lease.renew(sent_at, until - sent_at)
 
 
@@ -133,13 +152,13 @@ class Heartbeats:
             self._who, self._where = who, where
             self._changed.notify_all()
 
-    def joined(self, asked_at: float) -> None:
+    def joined(self, asked_at: float, protocol: str) -> None:
         """Note the answer to a join that was sent no earlier than ``asked_at`` (monotonic seconds).
 
-        From now on the coordinator waits for our SyncGroup.
+        From now on the coordinator waits for our SyncGroup. ``protocol`` is the strategy that the answer names.
         """
         with self._lock:
-            self.renewal.joined(asked_at)
+            self.renewal.joined(asked_at, protocol)
 
     def synced(self) -> None:
         """Note that the coordinator no longer waits for our SyncGroup: it has answered it, or we join again."""
@@ -220,6 +239,10 @@ class Heartbeats:
         sent_at = monotonic()
         try:
             channel.heartbeat(who, deadline)
+            if not self._is_member(channel, who, sent_at, deadline):
+                with self._lock:
+                    self._due = min(self._due, monotonic() + RETRY)
+                return
         except RebalanceInProgressError:
             self._renew(who, sent_at, rebalancing=True)
             raise
@@ -227,6 +250,22 @@ class Heartbeats:
             self._suspend(who)
             raise
         self._renew(who, sent_at, rebalancing=False)
+
+    def _is_member(self, channel: GroupChannel, who: Membership, sent_at: float, deadline: Deadline) -> bool:
+        """Return whether the success of a heartbeat means that we are a member; see :class:`LeaseRenewal`.
+
+        A group that does not rebalance answers a SyncGroup with the present assignment. Raises what the SyncGroup says.
+        """
+        with self._lock:
+            if not self.renewal.needs_proof(sent_at):
+                return True
+            if not self.renewal.may_ask:
+                return False
+        try:
+            channel.sync(who, protocol=self.renewal.protocol, deadline=deadline)
+        except (RebalanceInProgressError, CoordinatorLoadInProgressError):  # brokers say either while they load
+            return False
+        return True
 
     def _renew(self, who: Membership, sent_at: float, *, rebalancing: bool) -> None:
         with self._lock:

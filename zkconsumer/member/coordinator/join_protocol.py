@@ -225,7 +225,7 @@ class JoinProtocol:
                 return Trigger.COORDINATOR_FOUND
             case Joined():
                 leads = self.generation.joined(event.answer)
-                self._heartbeats.joined(self._joining_since)
+                self._heartbeats.joined(self._joining_since, event.answer.protocol)
                 self.beat()  # the coordinator's clock runs from here on
                 return Trigger.CHOSEN if leads else Trigger.JOINED
             case TopicsSeen(partitions, unsure):

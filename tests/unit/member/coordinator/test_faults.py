@@ -66,6 +66,25 @@ def test_nothing_is_handed_out_after_a_silent_session_timeout(topic: str, place:
     assert [stream.get(scaled(20)).offset for _ in range(3)] == [0, 1, 2]
 
 
+def test_a_loading_coordinator_proves_no_membership(topic: str, place: Place, cluster: FakeCluster) -> None:
+    """It answers each heartbeat with success. A member that had been removed handed out messages of others."""
+    place.produce(topic, 3, 1)
+    connector = place.connector(session_timeout_ms=600)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: len(stream.queue) == 1, 10, "what is fetched")
+    stop(cluster)
+    eventually(lambda: connector.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
+    cluster.move_coordinator(place.group, to=0, loading=True)
+    asked = len(cluster.requests_of("Heartbeat"))
+    start(cluster)
+    cluster.move_coordinator(place.group, to=0, loading=True)
+    eventually(lambda: len(cluster.requests_of("Heartbeat")) > asked + 3, 10, "heartbeats while it loads")
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(0.5)
+    cluster.finish_loading(place.group)
+    assert [stream.get(scaled(20)).offset for _ in range(3)] == [0, 1, 2]
+
+
 def test_a_moved_coordinator_is_found_and_nothing_is_repeated(place: Place, cluster: FakeCluster) -> None:
     topic = place.topic(2)
     place.produce(topic, 20, 2)

@@ -48,6 +48,9 @@ class Channel:
         self._search.asked.append(self.endpoint)
         self._search.answer(deadline)
 
+    def sync(self, *_: Any, **__: Any) -> bytes:
+        return b""
+
 
 class Search:
     """Connects to anybody."""
@@ -208,7 +211,7 @@ def test_before_the_sync_a_call_to_rebalance_proves_nothing(
 ) -> None:
     heartbeats = make(0.01, 3600)
     search.answer = rebalance
-    heartbeats.joined(monotonic())
+    heartbeats.joined(monotonic(), "range")
     heartbeats.beat(WHO, HERE)
     more(search)
     assert lease.ends_at == float("-inf")
@@ -223,7 +226,7 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_sync(
     """Before the share is there no heartbeat counts beyond the time in which our sync must come."""
     heartbeats = make(0.01, 3600, 1000)
     asked_at = monotonic()
-    heartbeats.joined(asked_at)
+    heartbeats.joined(asked_at, "range")
     heartbeats.beat(WHO, HERE)
     more(search)
     assert lease.ends_at == pytest.approx(asked_at + 1000)
