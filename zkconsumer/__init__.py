@@ -17,12 +17,12 @@ from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.outcomes import PENDING, Later, Reject
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.health import Health
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
-from zkconsumer.core.other_clients import missing_name
+from zkconsumer.core.foreign_names import missing_name
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
 from zkconsumer.errors import (
     ConnectorClosedException,

@@ -24,7 +24,7 @@ from zlib import crc32
 
 from scripts.demonstration import command
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.devcluster.server_process import Launched, tail
 from zkconsumer.errors import ZkConsumerError
 

@@ -12,7 +12,7 @@ from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, o
 from tests.concurrency.placement import placed_member
 from tests.concurrency.staging import after, unavailable
 from zkconsumer.assignors.lag_aware_placement import LOOKS, PAUSE_LOOKS
-from zkconsumer.assignors.placement import RETRY_S
+from zkconsumer.assignors.placement_decision import RETRY_S
 from zkconsumer.core.placement_plan import PartitionLoad, decode_plan, encode_loads
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.member.connector_state import Phase

@@ -8,7 +8,7 @@ from scripts.measurements.scale.changes import GROUP, OURS, TOPIC, SimulatedGrou
 from scripts.measurements.scale.ours import NEVER, OurMember
 from scripts.measurements.scale.rolling import rolling_restart
 from scripts.measurements.scale.skewed import skewed_load
-from zkconsumer.assignors.placement import RETRY_S
+from zkconsumer.assignors.placement_decision import RETRY_S
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_codecs import decode_registration

@@ -13,7 +13,7 @@ from zkconsumer import ConsumerTimeoutException
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.connector import lifecycle
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster

@@ -18,19 +18,19 @@ from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, check
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.message_intake import ENOUGH
 from zkconsumer.balance.open_partition import Lending, OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.until import RunEndWatch
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.balance.work import Executor, Work
-from zkconsumer.balance.workers import BatchSize
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import AdvertisedShare

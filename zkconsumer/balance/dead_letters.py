@@ -21,7 +21,7 @@ from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import takes
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import RetryDecision, reason_of
+from zkconsumer.balance.retry_policy import RetryDecision, reason_of
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import TopicPartition

@@ -17,12 +17,12 @@ from time import monotonic
 
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failed_messages import FailedMessages, RunRules
+from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
 from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.work import Work
-from zkconsumer.balance.workers import BatchSize
 from zkconsumer.ownership.partition_position import NOTHING_HELD
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag

@@ -1,4 +1,4 @@
-"""Decides about messages that are not done: they come again, are parked, or become dead letters.
+"""Carries out what ``retry_policy`` decides about failed messages: they come again, are parked, or become dead letters.
 
 With ``order=key`` the later messages of a parked one's key are parked as well, so that none overtakes it.
 
@@ -19,7 +19,7 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import Kind, Retry, RetryDecision, decide, failure_of
+from zkconsumer.balance.retry_policy import Kind, Retry, RetryDecision, decide, failure_of
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, key_mark

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 
 Handler = Callable[..., Any]
 

@@ -14,9 +14,9 @@ from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
 
+from zkconsumer.balance.idle_workers import SECONDS, BatchSize
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered, outcome_of, outcomes_of
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.balance.workers import SECONDS, BatchSize
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)

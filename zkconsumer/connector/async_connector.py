@@ -34,7 +34,7 @@ from zkconsumer.connector.partition_control import (
     seek_to_time,
 )
 from zkconsumer.connector.subscribed_streams import Subscription
-from zkconsumer.core.other_clients import NamesMissingCoroutines
+from zkconsumer.core.foreign_names import NamesMissingCoroutines
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
 from zkconsumer.member.listener import ConsumerRebalanceListener

@@ -23,7 +23,7 @@ from zkconsumer.balance.balanced_run import BalancedOptions
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_options
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.until import checked_end
 from zkconsumer.balance.waiting_messages import order_named
 from zkconsumer.balance.work import Executor
@@ -34,7 +34,7 @@ from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.partition_control import PartitionControl
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.subscribed_streams import RunWay, Subscription
-from zkconsumer.core.other_clients import NamesMissingMethods
+from zkconsumer.core.foreign_names import NamesMissingMethods
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.listener import ConsumerRebalanceListener

@@ -30,15 +30,15 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.wiring.database_member import RecordedOffsets
 from zkconsumer.wiring.member_parts import Coordination, MemberParts
-from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.session import Session
 
 if TYPE_CHECKING:
-    from zkconsumer.assignors.placement import Placement
+    from zkconsumer.assignors.placement_decision import Placement
     from zkconsumer.member.zookeeper.placement_node import PlacementNode
 
 BACKOFF_MAX = 10.0
@@ -252,7 +252,7 @@ class RegisteredBrokers:
 
 def _placement(config: ConsumerConfig, consumer: ConsumerId) -> Placement:
     """Return the decisions about the group's plan. The planner may be in a round that waits for the user."""
-    from zkconsumer.assignors.placement import Placement
+    from zkconsumer.assignors.placement_decision import Placement
 
     busy = config.rebalance_drain_timeout_ms + config.rebalance_listener_timeout_ms
     wait = (2 * config.zookeeper_session_timeout_ms + busy) / 1000

@@ -54,7 +54,7 @@ def balanced(
     zookeeper: str, group: str, topic: str, properties: dict[str, Any], handler: str, run: dict[str, Any], **_: Any
 ) -> None:
     """Our connector with ``concurrency``; ``run`` are arguments of ``run``, and "delays" those of its retries."""
-    from zkconsumer.balance.retry import DELAYS, Retry
+    from zkconsumer.balance.retry_policy import DELAYS, Retry
 
     retry = Retry(delays=tuple(run.pop("delays", DELAYS)))
     _run(zookeeper, group, topic, properties, handler, {**run, "retry": retry})

@@ -21,7 +21,7 @@ from kazoo.exceptions import NoNodeError
 from scripts.measurements.scale.flow import Flow
 from tests.timing import scaled
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.assignors import lag_aware_placement, placement
+from zkconsumer.assignors import lag_aware_placement, placement_decision
 from zkconsumer.core.placement_plan import PlacementPlan, decode_plan
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.member.zookeeper import placement_node
@@ -45,7 +45,7 @@ def shorter_times(factor: float) -> Iterator[None]:
     """Measure and judge loads so many times as often, while the block runs."""
     with ExitStack() as changed:
         for module, name in (
-            (placement, "LOOK_EVERY_S"),
+            (placement_decision, "LOOK_EVERY_S"),
             (placement_node, "PUBLISH_EVERY_S"),
             (lag_aware_placement, "CATCH_UP_S"),
             (lag_aware_placement, "BEHIND_S"),

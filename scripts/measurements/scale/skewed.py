@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zkconsumer.assignors.placement import LOOK_EVERY_S, Measured, Placement, SeenGroup
+from zkconsumer.assignors.placement_decision import LOOK_EVERY_S, Measured, Placement, SeenGroup
 from zkconsumer.core.placement_plan import PartitionLoad, PlacementPlan, PlanInputs, consumer_of
 from zkconsumer.member.zookeeper.placement_node import PUBLISH_EVERY_S, LoadMeter
 from zkconsumer.model import LAG_AWARE, ConsumerId, TopicPartition

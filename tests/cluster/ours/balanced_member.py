@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
 def run(own: dict[str, str], properties: dict[str, str]) -> None:
     from tests.cluster import balanced_handler
     from zkconsumer import Whitelist, ZookeeperConsumerConnector
-    from zkconsumer.balance.retry import Retry
+    from zkconsumer.balance.retry_policy import Retry
 
     connector: Any = ZookeeperConsumerConnector(properties)
     balanced_handler.prepare(lambda: session_of(connector)[0])

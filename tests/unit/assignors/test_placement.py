@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.assignors.lag_aware_placement import LOOKS
-from zkconsumer.assignors.placement import (
+from zkconsumer.assignors.placement_decision import (
     LOOK_EVERY_S,
     NEVER,
     RETRY_S,

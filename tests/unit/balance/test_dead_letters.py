@@ -12,7 +12,7 @@ from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
 from zkconsumer.balance.read_work import ReadPart, ReadWork
-from zkconsumer.balance.retry import Kind, RetryDecision
+from zkconsumer.balance.retry_policy import Kind, RetryDecision
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger

@@ -15,12 +15,12 @@ from tests.values import present
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
+from zkconsumer.balance.idle_workers import MOST, BatchSize
 from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.waiting_messages import Order
-from zkconsumer.balance.workers import MOST, BatchSize
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
@@ -477,7 +477,7 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
                 world.dispatcher.end()
             return True
 
-    monkeypatch.setattr("zkconsumer.balance.workers.WakeFlag", Flag)
+    monkeypatch.setattr("zkconsumer.balance.idle_workers.WakeFlag", Flag)
     assert not world.dispatcher.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
 

@@ -14,7 +14,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import cli
 from zkconsumer.balance import failed_messages
 from zkconsumer.balance.outcomes import Reject
-from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
 from zkconsumer.ownership import message_ledger
 from zkconsumer.testing import FakeCluster

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome, Reject
-from zkconsumer.balance.retry import DELAYS, MOST_SECONDS, Kind, Retry, RetryDecision, decide, reason_of
+from zkconsumer.balance.retry_policy import DELAYS, MOST_SECONDS, Kind, Retry, RetryDecision, decide, reason_of
 from zkconsumer.core.message_pointers import MOST_REASON
 from zkconsumer.errors import DecodeError
 from zkconsumer.model import TopicPartition

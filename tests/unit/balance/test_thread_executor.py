@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.timing import eventually, scaled
 from tests.unit.balance.work_list import WorkList, new_works
+from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.thread_executor import ThreadExecutor
-from zkconsumer.balance.workers import BatchSize
 from zkconsumer.runtime.deadline import Deadline
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
+from zkconsumer.assignors.placement_decision import (
+    NEVER,
+    Measured,
+    Placement,
+    PlacementDecision,
+    PlacementVerdict,
+    SeenGroup,
+)
 from zkconsumer.core.placement_plan import PartitionLoad, PlacementPlan, PlanInputs, decode_plan, encode_plan
 from zkconsumer.model import LAG_AWARE, STICKY, ConsumerId, TopicPartition
 

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
+from zkconsumer.assignors.placement_decision import (
+    NEVER,
+    Measured,
+    Placement,
+    PlacementDecision,
+    PlacementVerdict,
+    SeenGroup,
+)
 from zkconsumer.core.names import first_of
 from zkconsumer.core.placement_plan import (
     InvalidPlanError,

@@ -8,7 +8,7 @@ from zkconsumer.core.registration import STATIC, STORE_KEY, Registration
 from zkconsumer.errors import OffsetStoreConflictError
 from zkconsumer.member.zookeeper.claim_plan import GroupView
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.wiring.recorded_offsets import StoreAgreement, without_store
+from zkconsumer.wiring.database_member import StoreAgreement, without_store
 
 
 def registered(**extra: object) -> Registration:

@@ -9,7 +9,7 @@ import pytest
 import zkconsumer
 from tests.programs import run_python
 from zkconsumer import AsyncZookeeperConsumerConnector, ZookeeperConsumerConnector
-from zkconsumer.core import other_clients
+from zkconsumer.core import foreign_names
 
 SETTINGS = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g"}
 BOTH = (ZookeeperConsumerConnector, AsyncZookeeperConsumerConnector)
@@ -38,7 +38,7 @@ def test_a_method_of_another_client_points_to_ours(connector: type, name: str, s
 @pytest.mark.parametrize("connector", BOTH)
 def test_each_replacement_names_what_exists(connector: type) -> None:
     made = connector(SETTINGS)
-    for name, row in other_clients.METHODS.items():
+    for name, row in foreign_names.METHODS.items():
         text = row.threads if connector is ZookeeperConsumerConnector else row.asyncio
         if hasattr(made, name):
             continue
