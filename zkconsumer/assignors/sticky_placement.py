@@ -217,7 +217,7 @@ class _Extras:
 
 
 class StickyAssignor:
-    """Assigns as the first plan of a group, for tools. Members follow the group's plan (``assignors.placement``)."""
+    """Assigns as the first plan of a group, for tools. Members follow the group's plan (``placement_decision``)."""
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS

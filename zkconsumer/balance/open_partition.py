@@ -312,7 +312,8 @@ class Lending(Protocol):
 def begin_lending(position: PartitionPosition, lending: Lending, *, jumps: bool) -> bool:
     """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
 
-    A ledger that is there already is an earlier run's, whose loans are all back. What is finished in it stays so.
+    A ledger that is there already is an earlier run's, whose loans are all back. What is finished in it stays so, but a
+    parked message comes again if the removal of its pointer is not stored.
 
     Arguments: ``lending`` makes it; ``jumps``: the partition goes on at another place of its log.
     """

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time
@@ -103,10 +103,11 @@ def run_verb(arguments: argparse.Namespace) -> int:
 
 def seconds_argument(text: str) -> float:
     """Return a number of seconds. Raises argparse.ArgumentTypeError."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
+    with suppress(ValueError):
+        value = float(text)
+        if 0 <= value < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
 
 
 def parsed_file(path: Path, parse: Callable[..., T], *arguments: object) -> T:

@@ -1,7 +1,7 @@
 """The plan of a group whose strategy needs one: its inputs, the assignment, and reservations. Pure; any thread.
 
-One member, the planner, writes the plan to one node; all other members follow (``assignors.placement``). The content is
-JSON of a version. It may be anybody's: a decoder returns a whole and consistent plan, or raises InvalidPlanError.
+One member, the planner, writes the plan to one node; all others follow (``assignors.placement_decision``). The content
+is JSON of a version. It may be anybody's: a decoder returns a whole and consistent plan, or raises InvalidPlanError.
 Whole means that each partition which a member or a reservation may have is assigned once. So no partition stays without
 an owner because a plan forgot it.
 

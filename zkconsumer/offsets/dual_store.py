@@ -426,7 +426,7 @@ class DualStore:
             known = stored.elsewhere
             if failure is None:
                 known.offset, known.doubtful = offset, None
-            elif not isinstance(failure, CoordinatorUnavailableError):  # else nothing was sent
+            elif not _wrote_nothing(failure):
                 lowest, highest = known.doubtful or (offset, offset)
                 known.doubtful = min(lowest, offset), max(highest, offset)
 
@@ -450,6 +450,12 @@ def _exceptions_only() -> Iterator[None]:
         raise
     except BaseException as e:
         raise ZkConsumerError(f"the store of offsets raised {e!r}") from e
+
+
+def _wrote_nothing(error: Exception) -> bool:
+    """Return whether a failed write has certainly written nothing: nothing was sent, or the write was refused."""
+    refused = isinstance(error, BrokerResponseError) and not may_pass(error)
+    return refused or isinstance(error, CoordinatorUnavailableError)
 
 
 def may_pass(error: Exception) -> bool:

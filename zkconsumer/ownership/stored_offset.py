@@ -4,7 +4,7 @@ A :class:`StoredOffset` begins with a claim and ends with the release. A seek ke
 ownership goes on with it. No other object keeps the stores' values of an owned partition.
 
 Threads: the committer's thread alone writes it, after the group thread has made it, or has begun a position at a stored
-offset. Any thread may read ``committed``, ``may_park`` and ``parking_trouble``.
+offset. Any thread may read ``committed``, ``pointers``, ``may_park`` and ``parking_trouble``.
 """
 
 from __future__ import annotations

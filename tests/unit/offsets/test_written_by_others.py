@@ -118,11 +118,19 @@ def steps(*actions: Callable[[], None]) -> Callable[[], None]:
     return lambda: left.pop(0)() if left else None
 
 
-def test_what_was_never_sent_explains_no_reset(group: Group) -> None:
+@pytest.mark.parametrize(
+    "why",
+    [
+        CoordinatorUnavailableError("nobody knows it"),
+        error_codes.error(error_codes.TOPIC_AUTHORIZATION_FAILED, "commit"),
+    ],
+    ids=["never sent", "refused"],
+)
+def test_what_was_not_written_explains_no_reset(group: Group, why: Exception) -> None:
     member = in_kafka(group)
     position = member.begin(T0, 5)
     position.consumed = 8
-    group.store.trouble = failing(None, CoordinatorUnavailableError("nobody knows it"))
+    group.store.trouble = failing(None, why)
     member.step()
     group.store.offsets[T0] = 8
     member.step()

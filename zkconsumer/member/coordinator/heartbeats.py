@@ -72,7 +72,7 @@ class LeaseRenewal:
         self.session = session
         self._rebalance = rebalance
         self._waits_since = float("-inf")  # the coordinator began to wait for our join or sync no earlier than this
-        self._awaits_share = False
+        self._awaits_share = self._settled = False
         self.heard_at = float("-inf")
         """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
         self.protocol = ""  # the strategy that the answer to the last join named
@@ -83,11 +83,14 @@ class LeaseRenewal:
         self.protocol = protocol
         self._waits_since = max(self._waits_since, asked_at)
         self._kept_until = max(self._kept_until, asked_at + self.session)
-        self._awaits_share = True
+        self._awaits_share, self._settled = True, False
 
-    def synced(self) -> None:
-        """Note that the coordinator no longer waits for our SyncGroup."""
+    def synced(self, sent_at: float | None) -> None:
+        """Note that the coordinator no longer waits for our SyncGroup, which was sent then; None: we join again."""
         self._awaits_share = False
+        self._settled = sent_at is not None
+        if sent_at is not None:
+            self._kept_until = max(self._kept_until, sent_at + self.session)
 
     def needs_proof(self, sent_at: float) -> bool:
         """Return whether the success of a heartbeat that was sent then proves nothing."""
@@ -95,8 +98,11 @@ class LeaseRenewal:
 
     @property
     def may_ask(self) -> bool:
-        """Whether a SyncGroup without assignments harms nothing: the group thread is not about to send its own."""
-        return not self._awaits_share
+        """Whether a SyncGroup without assignments harms nothing: the coordinator has those of this generation.
+
+        It would take them for the leader's otherwise, and give nothing to anybody.
+        """
+        return self._settled
 
     def answered(self, sent_at: float, *, rebalancing: bool) -> None:
         """Note the answer to a heartbeat that was sent then. ``rebalancing``: the group rebalances."""
@@ -160,10 +166,10 @@ class Heartbeats:
         with self._lock:
             self.renewal.joined(asked_at, protocol)
 
-    def synced(self) -> None:
-        """Note that the coordinator no longer waits for our SyncGroup: it has answered it, or we join again."""
+    def synced(self, sent_at: float | None) -> None:
+        """Note that the coordinator has answered our SyncGroup, which was sent then, or (None) that we join again."""
         with self._lock:
-            self.renewal.synced()
+            self.renewal.synced(sent_at)
 
     def pause(self) -> None:
         """Send no more heartbeats; return at once. The answer to one that is under way counts for nothing."""
@@ -260,6 +266,7 @@ class Heartbeats:
             if not self.renewal.needs_proof(sent_at):
                 return True
             if not self.renewal.may_ask:
+                self.renewal.heard_at = sent_at  # it answers, so the wait for the leader goes on
                 return False
         try:
             channel.sync(who, protocol=self.renewal.protocol, deadline=deadline)

@@ -114,7 +114,7 @@ class JoinProtocol:
         """Ask to join, and keep ``owned`` meanwhile."""
         settings = self._settings
         protocols = self.generation.offer(owned)
-        self._heartbeats.synced()
+        self._heartbeats.synced(None)
         self._joining_since = monotonic()
         self._ask(
             self._line.join(
@@ -233,7 +233,7 @@ class JoinProtocol:
                 return Trigger.TOPICS_KNOWN
             case Synced(assignment, sent_at):
                 self.share = self.generation.adopt(assignment)
-                self._heartbeats.synced()
+                self._heartbeats.synced(sent_at)
                 self._lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
                 return Trigger.SYNCED
             case answer:

@@ -1,8 +1,8 @@
 """The group's plan in its node: read, followed, and by the planner written. And the loads that the planner goes by.
 
-Called by the group thread only, within a round. ``assignors.placement`` decides; here is what it needs of ZooKeeper.
-The node is persistent, so that the plan outlives its planner. It is read through the node cache, whose watch makes a
-round.
+Called by the group thread only, within a round. ``assignors.placement_decision`` decides. This module has what it needs
+of ZooKeeper. The node is persistent, so that the plan outlives its planner. It is read through the node cache, whose
+watch makes a round.
 
 With ``lag-aware`` each member writes one ephemeral node now and then with the loads of its partitions, and the planner
 reads them all as rarely. Nobody watches these nodes, so no report makes a round.

@@ -192,6 +192,8 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_join(
 ) -> None:
     """While the group rebalances no heartbeat counts beyond the time in which our join must come."""
     heartbeats = make(0.01, 3600, 1000)
+    heartbeats.joined(monotonic(), "range")
+    heartbeats.synced(monotonic())
     heartbeats.beat(WHO, HERE)
     more(search)
     assert monotonic() < lease.ends_at <= monotonic() + 1000
@@ -216,7 +218,7 @@ def test_before_the_sync_a_call_to_rebalance_proves_nothing(
     more(search)
     assert lease.ends_at == float("-inf")
     assert heartbeats.renewal.heard_at > float("-inf")
-    heartbeats.synced()
+    heartbeats.synced(monotonic())
     eventually(lambda: lease.ends_at > monotonic(), 10, "what counts again")
 
 
@@ -230,5 +232,21 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_sync(
     heartbeats.beat(WHO, HERE)
     more(search)
     assert lease.ends_at == pytest.approx(asked_at + 1000)
-    heartbeats.synced()
+    heartbeats.synced(monotonic())
     eventually(lambda: lease.ends_at > asked_at + 1000.1, 10, "what counts again")
+
+
+def test_a_sync_proves_membership_only_of_a_generation_with_shares() -> None:
+    """Earlier, the coordinator would take an empty SyncGroup for the leader's, and nobody would own anything."""
+    renewal = LeaseRenewal(Lease(), 10.0, 60.0)
+    asked = []
+    for note in (
+        lambda: renewal.joined(100.0, "range"),
+        lambda: renewal.synced(None),
+        lambda: renewal.joined(200.0, "range"),
+        lambda: renewal.synced(230.0),
+        lambda: renewal.synced(None),
+    ):
+        note()
+        asked.append((renewal.may_ask, renewal.needs_proof(239.0)))
+    assert asked == [(False, True), (False, True), (False, True), (True, False), (False, False)]
