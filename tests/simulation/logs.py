@@ -155,7 +155,7 @@ class LogObserver(Observer):
             world().note(f"committed {tp} {offset}, perhaps of the former log")
             self.commits += 1
             seen.committed[store] = offset
-            seen.may_go_back(former.kept)
+            seen.may_go_back(0 if 0 in seen.back_to.get(store, ()) else former.kept)
             former.told, former.young = former.told and offset > self.end(tp), True
             return
         if offset < (seen.committed.get(store) or 0):
@@ -189,7 +189,8 @@ class LogObserver(Observer):
         return 1 + max(self.values[tp], default=-1)
 
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
-        """A member is about to read from an earlier offset again, which has no epoch."""
+        """A member is about to read from an offset, which has no epoch. In a new log it may be a later one."""
+        self.partitions[tp].finished.update(range(self.partitions[tp].below, offset))  # skipped by name
         super().sought(member, tp, offset)
         self._sought[tp] = offset
         if (former := self.former.get(tp)) is not None:

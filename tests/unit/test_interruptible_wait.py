@@ -17,7 +17,7 @@ from tests.signal_gate import Interrupted, interrupting
 from tests.timing import scaled
 from zkconsumer.kafka.connection import Connection
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import SLICE, Answer, WakeFlag
+from zkconsumer.runtime.interruptible_wait import SLICE, Answer, Request, WakeFlag
 from zkconsumer.streams import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -134,3 +134,20 @@ def test_the_main_thread_waits_as_long_as_it_is_told() -> None:
     assert monotonic() - began >= 2.5 * SLICE
     flag.set()
     assert flag.wait(2.5 * SLICE)
+
+
+def test_a_caller_and_the_asked_thread_agree_about_a_request() -> None:
+    """A caller whose time ended just then read that its request had begun, and the asked thread dropped the request."""
+    seen: list[tuple[bool, bool]] = []
+
+    class Ending(Deadline):
+        @property
+        def expired(self) -> bool:
+            if not seen:
+                seen.append((True, True))
+                seen[0] = (request.withdrawn, request.may_be_withdrawn)
+            return True
+
+    request = Request[None](Ending(1.0))
+    begins = request.begin()
+    assert (begins, seen) == (False, [(True, False)])

@@ -135,11 +135,15 @@ class StoredOffset:
 
     @property
     def must_write(self) -> bool:
-        """Whether the next commit writes an unchanged offset, too: a store may have another one.
+        """Whether the next commit writes an unchanged offset, too: a store may have a lower one.
 
-        A write whose answer was lost may have landed, for instance that of a seek back.
+        A write whose answer was lost may have landed, for instance that of a seek back. A higher offset may be that of
+        messages in hand, and stays.
         """
-        return self.stores_differ or bool(self.node.unanswered) or self.elsewhere.doubtful is not None
+        doubtful = [int(content) for content in self.node.unanswered]
+        if self.elsewhere.doubtful is not None:
+            doubtful.append(self.elsewhere.doubtful[0])
+        return self.stores_differ or (bool(doubtful) and min(doubtful) < (self.committed or 0))
 
     def is_due(self, *, counting_held: bool) -> bool:
         """Return whether there is anything to commit; ``counting_held`` as for :meth:`due_offset`."""

@@ -110,24 +110,21 @@ class Request(Answer[T]):
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
         self.deadline = deadline
-        self._begun = False
+        self._decided: dict[str, bool] = {}  # whether it begins: whoever sets this first decides, in one step
 
     def begin(self) -> bool:
         """Return whether to do it. False: the time is over, or the caller has gone. Only the thread that is asked."""
-        # in this order: a caller that withdraws ends the time before it looks at the mark, so one side notices
-        self._begun = True
-        self._begun = not self.deadline.expired
-        return self._begun
+        return self._decided.setdefault("begins", not self.deadline.expired)
 
     @property
     def withdrawn(self) -> bool:
         """Whether it was not begun in time, and never will be."""
-        return self.deadline.expired and not self._begun
+        return self.deadline.expired and not self._decided.setdefault("begins", False)
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether the request has not begun, and the deadline or the caller may still withdraw it."""
-        return not self._begun and self.deadline.at is not None
+        """Whether it is not decided yet: the request has not begun, and the deadline or the caller may withdraw it."""
+        return not self._decided and self.deadline.at is not None
 
     def ask(self, send: Callable[[], object]) -> T:
         """Have ``send`` hand this over to the other thread, and return the result.
