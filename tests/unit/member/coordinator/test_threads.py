@@ -236,7 +236,7 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_sync(
     eventually(lambda: lease.ends_at > asked_at + 1000.1, 10, "what counts again")
 
 
-def test_a_sync_proves_membership_only_of_a_generation_with_shares() -> None:
+def test_a_sync_proves_membership_once_there_are_shares() -> None:
     """Earlier, the coordinator would take an empty SyncGroup for the leader's, and nobody would own anything."""
     renewal = LeaseRenewal(Lease(), 10.0, 60.0)
     asked = []
