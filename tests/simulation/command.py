@@ -215,8 +215,9 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
     broken = [one for one in results if one["broken"]]
-    for one in results if options.seconds is None else broken:
-        print("\n".join(one["trace"]))
+    for one in broken if options.seconds is not None or options.once_failed else results:
+        if one["trace"]:
+            print("\n".join(one["trace"]))
         print(f"seed {one['seed']}: {one['broken'] or 'nothing broken'}; digest {one.get('digest', '-')}")
         if one["broken"]:
             print(one.get("line", "no line"))

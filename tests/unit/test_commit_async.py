@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from queue import SimpleQueue
-from threading import get_ident
+from threading import Thread, get_ident
 from unittest.mock import Mock
 
 import pytest
 
 from tests.internals import member_of
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
@@ -93,6 +93,25 @@ def test_a_cancelled_future_harms_no_commit(connector: ZookeeperConsumerConnecto
     connector.commit_offsets()
 
     assert connector.committed(TP) == 2
+
+
+def test_a_time_limit_holds_during_a_shutdown_too(
+    connector: ZookeeperConsumerConnector, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of what is in hand took as long as the shutdown had left, whatever its own limit was."""
+    stream.get(timeout=scaled(WITHIN))
+    given: list[float] = []
+    commit = Mock(side_effect=lambda held, deadline, offsets: given.append(deadline.remaining()))
+    monkeypatch.setattr(member_of(connector).committer, "commit", commit)
+    closing = Thread(target=connector.shutdown, args=(scaled(WITHIN),))
+    closing.start()
+    eventually(lambda: connector.lifecycle.end.begun, WITHIN, "the shutdown")
+    for timeout in (0.5, None):
+        connector.commit_offsets({TP: 1}, timeout)
+    assert given[0] <= 0.5 < given[1]
+    with pytest.raises(ConnectorClosedException):
+        stream.get()
+    closing.join(scaled(WITHIN))
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])

@@ -2,8 +2,8 @@
 
 :class:`PartitionControl` is a base of the connector, because these methods would only forward to a part. The connector
 for asyncio has one as a part for calls that block, and calls the functions below with the messages that its task holds.
-A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
-thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
+A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any thread may call, also
+the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -386,7 +386,9 @@ def _committer(
             raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
         return None, Deadline(0.0), closing
     limit = member.request_timeout if timeout is None else timeout
-    return member.committer, Deadline(lifecycle.end.remaining if closing else limit), closing
+    if closing:  # no longer than the shutdown waits for what is in hand
+        limit = lifecycle.end.remaining if timeout is None else min(timeout, lifecycle.end.remaining)
+    return member.committer, Deadline(limit), closing
 
 
 def _held_here(lifecycle: Lifecycle) -> Held:
