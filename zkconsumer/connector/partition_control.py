@@ -2,8 +2,8 @@
 
 :class:`PartitionControl` is a base of the connector, because these methods would only forward to a part. The connector
 for asyncio has one as a part for calls that block, and calls the functions below with the messages that its task holds.
-A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any thread may call, also
-the listener's. Only the group thread changes positions; callers ask it and wait.
+A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any thread may call,
+also the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
