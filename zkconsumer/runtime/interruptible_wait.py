@@ -123,8 +123,8 @@ class Request(Answer[T]):
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether it is not decided yet: the request has not begun, and the deadline or the caller may withdraw it."""
-        return not self._decided and self.deadline.at is not None
+        """Whether the request has not begun: the deadline or the caller may withdraw it still, or has just done so."""
+        return not self._decided.get("begins") and self.deadline.at is not None
 
     def ask(self, send: Callable[[], object]) -> T:
         """Have ``send`` hand this over to the other thread, and return the result.
