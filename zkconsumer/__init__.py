@@ -48,7 +48,7 @@ from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.streams.message import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.version import VERSION, refuse_free_threaded_builds
-from zkconsumer.wiring.partition_stream import PartitionStream
+from zkconsumer.wiring.groupless_reader import PartitionStream
 
 if TYPE_CHECKING:
     from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector

@@ -15,7 +15,7 @@ from tests.concurrency.staging import after, fail
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StartsResolved, StopRequested
-from zkconsumer.member.zookeeper.round_schedule import NEVER
+from zkconsumer.member.zookeeper.rebalancer import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper

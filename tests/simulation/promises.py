@@ -18,7 +18,7 @@ from zkconsumer.zookeeper import paths
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
-    from zkconsumer.testing.fake_coordinator import CommittedOffset
+    from zkconsumer.testing.committed_offsets import CommittedOffset
 
 _ARRIVES = 1.2  # seconds from the writing of a message until a reader that waits has it
 _FETCH = 1.0

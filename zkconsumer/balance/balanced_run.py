@@ -22,7 +22,7 @@ from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.message_intake import ENOUGH
 from zkconsumer.balance.open_partition import Lending, OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
-from zkconsumer.balance.pointer_reader import PointerReader
+from zkconsumer.balance.parked_reader import ParkedReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
@@ -123,7 +123,7 @@ class BalancedRun:
         self.dispatcher.intake.pause.enough = max(ENOUGH, 2 * options.concurrency * options.batch)
         lent = LentPartitions() if member.sharing is not None else None
         self.reader = reader = self._reader(options, lent)
-        self.pointers = PointerReader(
+        self.pointers = ParkedReader(
             member.consumer,
             reader.partitions,
             self.dispatcher.intake,

@@ -1,7 +1,8 @@
 """Runs handlers in worker processes of our own, which decode what they handle. For handlers that need the processor.
 
 A pool of the standard library breaks as a whole when one process dies. Here a dead process costs the messages that it
-had begun one attempt, and nothing else: a new one takes its place.
+had begun one attempt, and nothing else: a new one takes its place. :class:`CrashSuspects` are the messages of which one
+may have killed a process.
 
 Threads: one for each worker (``<name>-process-<n>``), which takes works, sends them in trips and settles the outcomes.
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 import atexit
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from threading import Event, Thread
@@ -27,15 +29,7 @@ from zkconsumer.balance.handler_check import (
 )
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.balance.worker_link import (
-    START_WITHIN,
-    CrashSuspects,
-    Frame,
-    Place,
-    WorkerLink,
-    WorkerStarter,
-    WorkerTrip,
-)
+from zkconsumer.balance.worker_link import START_WITHIN, Frame, WorkerLink, WorkerStarter, WorkerTrip
 from zkconsumer.balance.worker_process import OVER, SETTLED, SentError, WorkerSetup, received_error
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
@@ -58,6 +52,51 @@ _END_WITHIN = 1.0
 _KILLED_WITHIN = 3.0
 """Seconds that a worker's thread may take beyond the deadline: to kill its process and to see it gone."""
 _FOREVER = 1_000_000.0
+MOST_SUSPECTS = 10_000
+"""Messages that are remembered; beyond that the oldest are forgotten, and may be given in a whole batch again."""
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a message."""
+
+
+class CrashSuspects:
+    """The messages one of which may have killed a worker. Pure.
+
+    For each the number of messages that it may be handled with: half of those in the crash, down to one.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+        self._most: dict[Place, int] = {}
+
+    def crashed(self, places: Sequence[Place]) -> None:
+        """Note the messages that were in a worker's hands together when it died."""
+        with self._lock:
+            for place in places:
+                self._most.pop(place, None)
+                self._most[place] = max(1, len(places) // 2)
+            while len(self._most) > MOST_SUSPECTS:
+                del self._most[next(iter(self._most))]
+
+    def cleared(self, places: Iterable[Place]) -> None:
+        """Forget messages whose handler has returned or raised."""
+        if self._most:  # a look without the lock: a message that was in hand is not added meanwhile
+            with self._lock:
+                for place in places:
+                    self._most.pop(place, None)
+
+    def fitting(self, places: Sequence[Place]) -> int:
+        """Return how many of these messages, from the first on, may be handled together, at least one."""
+        if not self._most:
+            return len(places)
+        with self._lock:
+            most = len(places)
+            for count, place in enumerate(places):
+                limit = min(most, self._most.get(place, most))
+                if count >= limit:
+                    return max(1, count)
+                most = limit
+            return min(most, len(places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The parent's end of one worker process: starts it, sends trips, receives outcomes, and ends it.
 
 A :class:`WorkerStarter` starts the process, and starts it anew when it has died. A :class:`WorkerLink` sends and
-receives. A :class:`WorkerTrip` has the works in the hands of the process. :class:`CrashSuspects` are the messages of
-which one may have killed it.
+receives. A :class:`WorkerTrip` has the works in the hands of the process.
 
 No link blocks: what a stopped worker does not read stays in this process until it reads on or is killed.
 
@@ -17,9 +16,9 @@ import pickle
 import select
 import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import InvalidStateError
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from multiprocessing import Pipe, get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
 from threading import BoundedSemaphore, Event
@@ -248,13 +247,6 @@ def _start_without_signals(process: SpawnProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-MOST_SUSPECTS = 10_000
-"""Messages that are remembered; beyond that the oldest are forgotten, and may be given in a whole batch again."""
-
-Place = tuple[str, int, int]
-"""Topic, partition and offset of a message."""
-
-
 class WorkerStarter:
     """Starts the processes of one worker, one after the other. Any thread may read the attributes.
 
@@ -423,43 +415,3 @@ class WorkerTrip:
         known = self._steps != 1
         groups = [group for number, group in self._open.items() if not known or number < self._steps - 1]
         return [work for group in groups for work in group], known
-
-
-class CrashSuspects:
-    """The messages one of which may have killed a worker. Pure.
-
-    For each the number of messages that it may be handled with: half of those in the crash, down to one.
-    """
-
-    def __init__(self, lock: AbstractContextManager[object]) -> None:
-        self._lock = lock
-        self._most: dict[Place, int] = {}
-
-    def crashed(self, places: Sequence[Place]) -> None:
-        """Note the messages that were in a worker's hands together when it died."""
-        with self._lock:
-            for place in places:
-                self._most.pop(place, None)
-                self._most[place] = max(1, len(places) // 2)
-            while len(self._most) > MOST_SUSPECTS:
-                del self._most[next(iter(self._most))]
-
-    def cleared(self, places: Iterable[Place]) -> None:
-        """Forget messages whose handler has returned or raised."""
-        if self._most:  # a look without the lock: a message that was in hand is not added meanwhile
-            with self._lock:
-                for place in places:
-                    self._most.pop(place, None)
-
-    def fitting(self, places: Sequence[Place]) -> int:
-        """Return how many of these messages, from the first on, may be handled together, at least one."""
-        if not self._most:
-            return len(places)
-        with self._lock:
-            most = len(places)
-            for count, place in enumerate(places):
-                limit = min(most, self._most.get(place, most))
-                if count >= limit:
-                    return max(1, count)
-                most = limit
-            return min(most, len(places))

@@ -11,7 +11,7 @@ from zkconsumer.operations.doctor import Level, Observations
 from zkconsumer.operations.explanation import Explanation, explain, explained_partitions
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
 from zkconsumer.operations.judgement import Judgement, judgement_of
-from zkconsumer.operations.moments import duration, moment
+from zkconsumer.operations.time_format import duration, moment
 
 NAME = "explain"
 HELP = "say who should own a group's partitions, who does, and why they differ"

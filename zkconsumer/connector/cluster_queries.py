@@ -25,7 +25,7 @@ from zkconsumer.model import PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.message import Decoder, K, V, message_class
-from zkconsumer.wiring.partition_stream import PartitionReading, PartitionStream
+from zkconsumer.wiring.groupless_reader import PartitionReading, PartitionStream
 
 _NUMBERS = count()
 

@@ -37,7 +37,7 @@ from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.partition_stream import PartitionReading
+from zkconsumer.wiring.groupless_reader import PartitionReading
 
 CLOSE_WITHIN = 5.0
 """Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns by default, in any state of ZooKeeper and

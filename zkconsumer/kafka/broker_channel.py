@@ -26,7 +26,7 @@ from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.port_probe import instead_of_broker
+from zkconsumer.runtime.protocol_probe import instead_of_broker
 
 logger = logging.getLogger(__name__)
 

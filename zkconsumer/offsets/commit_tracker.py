@@ -13,9 +13,8 @@ from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, is_moving
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.note_store import NO_POINTS, Points
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
-from zkconsumer.offsets.store import NO_FAILURES, CommitRefusedError, Failures
+from zkconsumer.offsets.store import NO_FAILURES, NO_POINTS, CommitRefusedError, Failures, Points
 from zkconsumer.ownership.message_ledger import CommitPoint
 from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredOffset

@@ -1,8 +1,8 @@
 """Reads and writes offsets in ZooKeeper, elsewhere (Kafka, a user's store), or both.
 
 Called by one thread (the committer's); any may ``close``. ZooKeeper fences every write. A store elsewhere cannot; there
-a fence says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets are written
-elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
+the coordinator's store says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets
+are written elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
 
 Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.compare`
 compares the stored offset with the one we last read or wrote. A commit of ours between the other write and that look
@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.errors import (
@@ -33,18 +33,23 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.note_store import NO_POINTS, Points, ReadPointers
-from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, NotingStore, OffsetStore
+from zkconsumer.offsets.store import (
+    NO_POINTS,
+    CommitRefusedError,
+    Failures,
+    FencedStore,
+    NotingStore,
+    OffsetStore,
+    Points,
+    ReadPointers,
+)
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_node
 from zkconsumer.ownership.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 if TYPE_CHECKING:
-    from zkconsumer.offsets.kafka_store import EpochFence
-
-    Fence: TypeAlias = ZooKeeperOffsets | EpochFence
-    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
+    from zkconsumer.offsets.kafka_store import MemberOffsets
 
 
 class MergedStart(NamedTuple):
@@ -99,16 +104,17 @@ class Differences(NamedTuple):
 class DualStore:
     """Offsets in one or two stores.
 
-    Arguments: ``nodes`` are the offset nodes in ZooKeeper, ``elsewhere`` is the store outside of it; None for a store
-    that is not used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets
-    them (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
+    Arguments: ``coordinator`` is the store of the group's coordinator, which knows which partitions this member owns.
+    ``nodes`` are the offset nodes in ZooKeeper, ``elsewhere`` is the store outside of it; None for a store that is not
+    used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets them
+    (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
     ``zookeeper_first`` writes to ZooKeeper first, also if the other store cannot be written, and writes elsewhere only
     offsets that ZooKeeper took.
     """
 
     def __init__(
         self,
-        fence: Fence,
+        coordinator: ZooKeeperOffsets | MemberOffsets,
         nodes: ZooKeeperOffsets | None = None,
         elsewhere: OffsetStore | None = None,
         *,
@@ -117,11 +123,11 @@ class DualStore:
         max_retries: int = 5,
         zookeeper_first: bool = False,
     ) -> None:
-        self._fence = fence
-        self.tracked = fence.tracked
+        self._coordinator = coordinator
+        self.tracked = coordinator.tracked
         """The partitions that this member owns, and what is stored of them. The committer's thread alone uses it."""
         self._nodes = nodes
-        self._pointers = fence if isinstance(fence, ZooKeeperOffsets) else None
+        self._pointers = coordinator if isinstance(coordinator, ZooKeeperOffsets) else None
         self._elsewhere = elsewhere
         self.in_zookeeper = nodes is not None
         """Whether ZooKeeper keeps the offsets too, or alone."""
@@ -143,7 +149,7 @@ class DualStore:
         """Keep what is stored of a claimed partition from now on. ``known`` is its offset node as of the claim."""
         self.tracked[partition] = stored
         self.see(stored, known)
-        self._fence.claimed(partition)
+        self._coordinator.claimed(partition)
 
     def see(self, stored: StoredOffset, known: KnownOffset) -> None:
         """Keep the offset node of a tracked partition as somebody else has written it."""
@@ -221,11 +227,11 @@ class DualStore:
         if self._zookeeper_first:
             refused = self._write_nodes(changed, deadline, points)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
-            return {**refused, **self._write_elsewhere(left, self._fence.not_ours, deadline, patient=patient)}
+            return {**refused, **self._write_elsewhere(left, self._coordinator.not_ours, deadline, patient=patient)}
         # pointers first: an offset that passes a message without one would lose it
         unstored = self._write_pointers(points, deadline)
         wanted = {tp: offset for tp, offset in wanted.items() if tp not in unstored}
-        failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient, points=points)
+        failures = self._write_elsewhere(wanted, self._coordinator.not_ours, deadline, patient=patient, points=points)
         failures |= unstored
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
         return {**failures, **self._write_nodes(also, deadline, points)}
@@ -281,7 +287,7 @@ class DualStore:
         if self._elsewhere is None:
             return failures
         left = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-        return {**failures, **self._write_elsewhere(left, self._fence.with_owner, deadline, patient=True)}
+        return {**failures, **self._write_elsewhere(left, self._coordinator.with_owner, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Return owned partitions whose offset nodes another client wrote, if nodes are used. Raises RegistryError."""

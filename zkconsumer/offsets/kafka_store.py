@@ -27,8 +27,8 @@ from zkconsumer.core.finished_note import (
     note_of_text,
     text_bytes,
 )
+from zkconsumer.core.generation_fence import GenerationEpochs
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
-from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
@@ -182,6 +182,10 @@ class MemberOffsets(KafkaOffsets):
     member and the reason; ``sent`` of the number of offsets of each answered commit. ``positions`` returns the
     partitions we own: an offset is stored with the leader epoch of the message before it (brokers from 2.1 on). By that
     epoch the next owner sees whether the log is still the same (KIP-320).
+
+    The coordinator lets any member of its generation commit any partition. So a commit of a partition that was lost or
+    handed over is not tried again: the next try would be in a later generation, which gave it to another member.
+    ``tracked`` are the partitions that are ours, each with its ownership epoch.
     """
 
     def __init__(
@@ -197,6 +201,24 @@ class MemberOffsets(KafkaOffsets):
         self._identity = identity
         self._refused = refused
         self._closing = Event()
+        self.tracked: dict[TopicPartition, StoredOffset] = {}
+
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note a tracked partition with its present epoch, or with none if a newer generation has begun."""
+        stored, held = self.tracked[partition], self._identity.held
+        stored.elsewhere.epoch = None if held is None else held.epochs.get(partition)
+        stored.notes = StoredNotes(trouble=NO_POINTERS)
+
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
+        held = self._identity.held
+        ours = {tp: self.tracked[tp].elsewhere.epoch for tp in partitions if tp in self.tracked}
+        return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held and held.ended(tp, epoch)}
+
+    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Return all partitions, because only the group's leader knows whether they have owners."""
+        reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
+        return {tp: OffsetCommitError(reason) for tp in partitions}
 
     def fetch_noted(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -288,34 +310,3 @@ def _sorted_out(
         else:
             unclear[tp] = error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED)
     return left, refused, unclear
-
-
-class EpochFence:
-    """Tells by ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
-
-    The coordinator lets any member of its generation commit any partition. So a commit of a partition that was lost or
-    handed over is not tried again: the next try would be in a later generation, which gave it to another member.
-
-    Arguments: ``held`` returns our ownership epochs as of now.
-    """
-
-    def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
-        self._held = held
-        self.tracked: dict[TopicPartition, StoredOffset] = {}
-
-    def claimed(self, partition: TopicPartition) -> None:
-        """Note a partition with its present epoch, or with none if a newer generation has begun."""
-        stored = self.tracked[partition]
-        stored.elsewhere.epoch = self._held().epochs.get(partition)
-        stored.notes = StoredNotes(trouble=NO_POINTERS)
-
-    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
-        held = self._held()
-        ours = {tp: self.tracked[tp].elsewhere.epoch for tp in partitions if tp in self.tracked}
-        return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held.ended(tp, epoch)}
-
-    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return all partitions, because only the group's leader knows whether they have owners."""
-        reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
-        return {tp: OffsetCommitError(reason) for tp in partitions}

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import OffsetCommitError, OffsetStoreConflictError
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.ownership.message_ledger import CommitPoint
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 Failures = Mapping[TopicPartition, Exception]
@@ -23,6 +25,12 @@ NO_FAILURES: Failures = {}
 Notes = Mapping[TopicPartition, FinishedNote]
 """What is finished beyond offsets."""
 NO_NOTES: Notes = {}
+
+Points = Mapping[TopicPartition, CommitPoint]
+"""What is written with the offsets of partitions whose messages are finished in any order."""
+NO_POINTS: Points = {}
+ReadPointers = Mapping[TopicPartition, Mapping[int, Pointer]]
+"""Pointers of partitions as read."""
 
 
 class NotingStore(ABC):

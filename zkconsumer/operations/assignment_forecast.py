@@ -35,7 +35,6 @@ from zkconsumer.operations.forecast_values import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
 from zkconsumer.operations.group_view import GroupAnalysis, GroupState, MemberKind, member_kind
-from zkconsumer.operations.moments import duration
 from zkconsumer.operations.strategy_inference import (
     RANGE,
     ROUNDROBIN,
@@ -45,6 +44,7 @@ from zkconsumer.operations.strategy_inference import (
     infer_strategy,
     is_scalas,
 )
+from zkconsumer.operations.time_format import duration
 
 __all__ = [
     "Change",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.operations.doctor import findings_of
 from zkconsumer.operations.doctor.findings import Finding, Level, Observations
-from zkconsumer.operations.group_progress import Progress
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import is_unread, member_kind
+from zkconsumer.operations.stalled_partitions import Progress
 
 STATUSES = {Level.OK: "OK", Level.NOTE: "OK", Level.WARN: "WARN", Level.ERROR: "ERR"}
 """The word for a level where other tools expect Burrow's words. ``UNKNOWN`` is ours."""

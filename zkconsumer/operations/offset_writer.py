@@ -29,8 +29,8 @@ from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, StoreE
 from zkconsumer.core.offset_files import Backup, format_backup
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, node_stat
-from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths

@@ -19,7 +19,7 @@ from zkconsumer.operations.group_view import (
     MemberKind,
     member_kind,
 )
-from zkconsumer.operations.moments import duration
+from zkconsumer.operations.time_format import duration
 
 _DRAIN = "at most rebalance.drain.timeout.ms (1 s by default) and a round"
 _SMALLEST_ENSEMBLE = 3

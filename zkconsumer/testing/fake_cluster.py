@@ -19,9 +19,10 @@ from zlib import crc32
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
+from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import BrokerRegistration, FakeBroker
 from zkconsumer.testing.fake_clock import Clock, ManualClock, SystemClock
-from zkconsumer.testing.fake_coordinator import GroupCoordinator, JournalRecord, OffsetsTopic
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults

@@ -27,15 +27,15 @@ from zkconsumer.member.coordinator.join_protocol import JoinProtocol, MemberSett
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
-from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
+from zkconsumer.offsets.kafka_store import MemberOffsets
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
@@ -173,7 +173,7 @@ class BrokerCoordination(Coordination):
             self._positions,
         )
         return DualStore(
-            EpochFence(lambda: self.group.generation.held),
+            store,
             elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
@@ -254,13 +254,15 @@ def assignors(config: ConsumerConfig, consumer: ConsumerId, streams: Callable[[s
     key = "partition.assignment.strategy"
     found: list[GroupAssignor] = []
     for name in (part.strip() for part in config.partition_assignment_strategy.split(",")):
-        ours = name == StreamsAssignor.name or name not in GROUP_ASSIGNORS
-        inner = config.replace({key: "range" if name == StreamsAssignor.name else name}) if ours else config
+        ours = name == ZkconsumerAssignor.name or name not in GROUP_ASSIGNORS
+        inner = config.replace({key: "range" if name == ZkconsumerAssignor.name else name}) if ours else config
         extra = advertisement(inner, host=socket.gethostname(), room=config.machine_room, version=VERSION)
         try:
-            made = group_assignor(StreamsAssignor.name if ours else name, inner, consumer, streams, extra)
+            made = group_assignor(ZkconsumerAssignor.name if ours else name, inner, consumer, streams, extra)
         except UnknownAssignorError as error:
-            also = f"with group.coordination=kafka also {', '.join(sorted({*GROUP_ASSIGNORS, StreamsAssignor.name}))}"
+            also = (
+                f"with group.coordination=kafka also {', '.join(sorted({*GROUP_ASSIGNORS, ZkconsumerAssignor.name}))}"
+            )
             raise UnknownAssignorError(f"{key}: {error}; {also}") from error
         if made.name in [other.name for other in found]:
             raise ConfigException(key, f"{made.name!r} is offered twice, by {config.partition_assignment_strategy!r}")

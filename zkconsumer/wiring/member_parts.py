@@ -32,7 +32,7 @@ from zkconsumer.member.interfaces import Source
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
-from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer

@@ -19,9 +19,8 @@ from zkconsumer.member.zookeeper.group_registration import GroupReader, OwnRegis
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
-from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
+from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds, RebalanceSettings
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
-from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
 from zkconsumer.model import LAG_AWARE, ConsumerId, Endpoint

@@ -26,7 +26,7 @@ from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import RegistryAuthenticationError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
-from zkconsumer.runtime.port_probe import WITHIN, instead_of_zookeeper
+from zkconsumer.runtime.protocol_probe import WITHIN, instead_of_zookeeper
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from tests.unit.balance import handlers
 from tests.unit.balance.work_list import WorkList, new_works
 from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
-from zkconsumer.balance.process_executor import ProcessExecutor
-from zkconsumer.balance.worker_link import MOST_SUSPECTS, CrashSuspects, Place
+from zkconsumer.balance.process_executor import MOST_SUSPECTS, CrashSuspects, Place, ProcessExecutor
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.balance.pointer_reader import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
+from zkconsumer.balance.parked_reader import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
 from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention

@@ -19,7 +19,7 @@ from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets import commit_schedule
-from zkconsumer.offsets import note_store as ack_store
+from zkconsumer.offsets import zookeeper_store as ack_store
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper

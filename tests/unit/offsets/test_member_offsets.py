@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.core.ownership_epochs import GenerationEpochs
+from zkconsumer.core.generation_fence import GenerationEpochs
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
+from zkconsumer.offsets.kafka_store import MemberOffsets
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import ABSENT
@@ -61,7 +61,7 @@ class Coordinator:
 
 def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
     store = MemberOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    made = DualStore(EpochFence(lambda: identity.held), elsewhere=store, backoff=0.001)
+    made = DualStore(store, elsewhere=store, backoff=0.001)
     made.track(TP, PartitionPosition(TP, ThreadId("g_c-0")).stored, ABSENT)
     made.track(KEPT, PartitionPosition(KEPT, ThreadId("g_c-0")).stored, ABSENT)
     return made

@@ -10,8 +10,9 @@ import pytest
 
 from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing import ManualClock, fake_coordinator
-from zkconsumer.testing.fake_coordinator import CommittedOffset, CommittedOffsets, GroupCoordinator
+from zkconsumer.testing import ManualClock, committed_offsets
+from zkconsumer.testing.committed_offsets import CommittedOffset, CommittedOffsets
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.group_states import (
     MOVES,
     NEW,
@@ -45,7 +46,7 @@ class House:
 
     def __init__(self, rules: CoordinatorRules | None = None) -> None:
         self.clock = ManualClock()
-        self.journal = fake_coordinator.OffsetsTopic()
+        self.journal = committed_offsets.OffsetsTopic()
         self.groups = GroupCoordinator(rules or CoordinatorRules(), self.clock, self.journal, lambda: None)
         self.answers = Answers()
         self.clock.listen(self.groups.tick)
@@ -297,7 +298,7 @@ def test_an_expired_session_is_the_tests_to_decide() -> None:
 
 def test_the_first_to_die_is_due_and_only_what_is_due_dies() -> None:
     offsets = CommittedOffsets(CoordinatorRules(offsets_retention=1000.0))
-    alone = fake_coordinator.ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
+    alone = committed_offsets.ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
     assert offsets.due(alone) is None
     offsets[("t", 0)] = CommittedOffset(5, -1, "", 50.0)
     offsets[("t", 1)] = CommittedOffset(6, -1, "", 40.0)

@@ -21,7 +21,7 @@ from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.new_file import write_new
+from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.pointer_nodes import (
     DroppedPointers,
     PointerNodes,

@@ -26,9 +26,9 @@ from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
 from zkconsumer.kafka import EARLIEST
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.moments import moment
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.time_format import moment
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 

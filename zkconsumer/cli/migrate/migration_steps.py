@@ -38,7 +38,7 @@ from zkconsumer.core.migration_plan import (
 )
 from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.new_file import write_new
+from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.offset_writer import OffsetRun, WriteState
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import Outcome

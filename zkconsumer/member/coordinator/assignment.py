@@ -1,4 +1,4 @@
-"""Takes over and revokes the partitions that a group coordinator assigns.
+"""Takes over and revokes the partitions that a group coordinator assigns, and gives each partition its stream.
 
 Called by the group thread only. A partition that leaves is committed while we are still a member of the generation in
 which we owned it. A partition has no release of its own: joining again without it is the release.
@@ -6,8 +6,10 @@ which we owned it. A partition has no release of its own: joining again without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from zkconsumer.core.consumer_protocol import MemberAssignment
+from zkconsumer.member.coordinator.zkconsumer_assignor import streams_by_leader
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
@@ -89,3 +91,44 @@ class OwnedAssignment:
         if leaving:
             deadline = Deadline(stop.deadline.bounded(min(self._commit_within, CLOSING_COMMIT)))
             self._revocation.try_last_commit(leaving, deadline, count_requester=False)
+
+
+def partition_streams(
+    assignment: MemberAssignment, streams: Mapping[str, int], before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the stream of each assigned partition, counted from 0.
+
+    A leader with the strategy ``zkconsumer`` names the streams. Otherwise the partitions of each topic are spread
+    evenly: a partition stays in its stream while that has no more than its share, and the rest fills the streams in
+    order. Partitions of topics without a stream are left out: the member did not subscribe to them.
+
+    Arguments: ``streams`` has the number of streams for each topic; ``before`` has the stream of each owned partition.
+    """
+    said = streams_by_leader(assignment)
+    found: dict[TopicPartition, int] = {}
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(assignment.partitions):
+        if said.get(tp, -1) in range(streams.get(tp.topic, 0)):
+            found[tp] = said[tp]
+        elif streams.get(tp.topic, 0) > 0:
+            by_topic.setdefault(tp.topic, []).append(tp)
+    for topic, unsaid in by_topic.items():
+        found.update(_spread_evenly(unsaid, streams[topic], before))
+    return found
+
+
+def _spread_evenly(
+    partitions: Sequence[TopicPartition], streams: int, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    kept: list[list[TopicPartition]] = [[] for _ in range(streams)]
+    for tp in partitions:
+        if before.get(tp, -1) in range(streams):
+            kept[before[tp]].append(tp)
+    least, larger = divmod(len(partitions), streams)
+    fullest = sorted(range(streams), key=lambda number: -len(kept[number]))[:larger]
+    shares = [least + (number in fullest) for number in range(streams)]
+    found = {tp: number for number, held in enumerate(kept) for tp in held[: shares[number]]}
+    free = iter([tp for tp in partitions if tp not in found])
+    for number, held in enumerate(kept):
+        found.update({next(free): number for _ in range(len(held), shares[number])})
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
 from zkconsumer.core.consumer_protocol import JoinedMember, MemberAssignment, RebalanceProtocol, decode_assignment
-from zkconsumer.core.ownership_epochs import GenerationEpochs, OwnershipEpochs
+from zkconsumer.core.generation_fence import GenerationEpochs, OwnershipEpochs
 from zkconsumer.errors import InconsistentGroupProtocolError
 from zkconsumer.kafka.group_channel import Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import (

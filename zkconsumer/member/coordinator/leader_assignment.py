@@ -28,7 +28,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import ConfigException, MalformedMemberError, UnknownAssignorError
-from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
+from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.model import ConsumerId, TopicPartition
 
 _SIMPLE: Mapping[str, Callable[[], GroupAssignor]] = {
@@ -38,7 +38,7 @@ _SIMPLE: Mapping[str, Callable[[], GroupAssignor]] = {
     "cooperative-sticky": CooperativeStickyGroupAssignor,
 }
 
-GROUP_ASSIGNORS = (*_SIMPLE, StreamsAssignor.name)
+GROUP_ASSIGNORS = (*_SIMPLE, ZkconsumerAssignor.name)
 """The names of the strategies for brokers' groups."""
 
 
@@ -57,12 +57,12 @@ def group_assignor(
     streams: Callable[[str], int],
     extra: Mapping[str, object] | None = None,
 ) -> GroupAssignor:
-    """Return the strategy ``name``. All further arguments are those of :class:`StreamsAssignor`, for ``zkconsumer``.
+    """Return the strategy ``name``. All further arguments are those of :class:`ZkconsumerAssignor`, for ``zkconsumer``.
 
-    Raises UnknownAssignorError, and for ``zkconsumer`` the errors of :class:`StreamsAssignor`.
+    Raises UnknownAssignorError, and for ``zkconsumer`` the errors of :class:`ZkconsumerAssignor`.
     """
-    if name == StreamsAssignor.name:
-        return StreamsAssignor(config, consumer, streams, extra)
+    if name == ZkconsumerAssignor.name:
+        return ZkconsumerAssignor(config, consumer, streams, extra)
     if name not in _SIMPLE:
         raise UnknownAssignorError(f"no strategy of a group is called {name!r}; known are {', '.join(GROUP_ASSIGNORS)}")
     return _SIMPLE[name]()

@@ -20,12 +20,12 @@ from zkconsumer.errors import FencedInstanceIdError, MemberIdRequiredError, ZkCo
 from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.coordinator.assignment import OwnedAssignment, partition_streams
 from zkconsumer.member.coordinator.coordinator_requests import Answered
 from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import LEAVE_WITHIN, NEVER, JoinProtocol, MemberSettings, Question
 from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, Effect, State, Trigger
 from zkconsumer.member.coordinator.status import CoordinatedStatus
-from zkconsumer.member.coordinator.streams_assignor import partition_streams
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Readers
@@ -34,7 +34,6 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.lease import Lease
 
 if TYPE_CHECKING:
-    from zkconsumer.member.coordinator.assignment import OwnedAssignment
     from zkconsumer.member.migration_bridge import WishedPartitions
 
     Assignment: TypeAlias = OwnedAssignment | WishedPartitions

@@ -34,7 +34,6 @@ from zkconsumer.member.zookeeper.claim_plan import (
 from zkconsumer.member.zookeeper.group_registration import GroupReader, GroupRegistration
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
 from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
-from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
@@ -48,6 +47,27 @@ if TYPE_CHECKING:
     from zkconsumer.member.zookeeper.placement_node import PlacementNode
 
 _ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.PLAN_CHANGED})
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """The part of the configuration that concerns the group; times in seconds.
+
+    ``patience`` is how long all attempts of a member to own a partition take together. ``conflict`` is
+    ``offset.conflict``; ``raise_truncated``: ``log.truncation.policy`` is ``raise``.
+    """
+
+    quiet: float
+    backoff: float
+    backoff_max: float
+    drain: float
+    interval: float
+    request_timeout: float
+    auto_commit: bool
+    exclude_internal_topics: bool
+    patience: float = 9.0
+    conflict: str = "adopt"
+    raise_truncated: bool = False
 
 
 class NodeTriggers:

@@ -12,9 +12,9 @@ from enum import IntEnum
 from functools import reduce
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_progress import Progress, after
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.stalled_partitions import Progress, after
 from zkconsumer.zookeeper import paths
 
 DOCS_PAGE = "docs/doctor.md"

@@ -22,9 +22,9 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.doctor.strategies import mixed_members, probably_mixed
 from zkconsumer.operations.doctor.timeouts import longest_session, member_patience
-from zkconsumer.operations.group_progress import Progress, still_since, waiting_messages
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
 from zkconsumer.operations.group_view import GroupState, MemberKind, member_host, member_kind
+from zkconsumer.operations.stalled_partitions import STANDS_STILL_MS, may_stand_still, still_since, waiting_messages
 
 
 def persistent_owners(seen: Observations) -> Iterator[Finding]:
@@ -221,10 +221,6 @@ def _age(snapshot: GroupSnapshot, node: OwnerNode) -> str:
     return "?" if node.stat is None else seconds(snapshot.taken - node.stat.ctime)
 
 
-STANDS_STILL_MS = 180_000
-"""An owner that does not move its offset for so long stands still: three commit intervals of the original (60 s)."""
-
-
 def standing_still(seen: Observations) -> Iterator[Finding]:
     """Find members that own partitions with waiting messages, and whose offsets do not move."""
     snapshot = seen.latest
@@ -236,7 +232,7 @@ def standing_still(seen: Observations) -> Iterator[Finding]:
         since = still_since(snapshot, tp, progress)
         if since is not None and snapshot.taken - since >= STANDS_STILL_MS:
             still.setdefault(_standing_member(seen, progress.claim[0]), {})[tp] = since
-        elif _cannot_tell(seen, tp, progress):
+        elif may_stand_still(snapshot, tp, progress, by_brokers=seen.analysis.by_brokers is not None):
             untold.append(tp)
     for member, tps in sorted(still.items()):
         yield _stands(seen, member, tps)
@@ -255,25 +251,6 @@ def standing_still(seen: Observations) -> Iterator[Finding]:
 
 def _standing_member(seen: Observations, owner: str) -> ConsumerId:
     return ConsumerId(owner if seen.analysis.by_brokers is not None else owner.rpartition("-")[0] or owner)
-
-
-def _cannot_tell(seen: Observations, tp: TopicPartition, progress: Progress) -> bool:
-    """Whether a partition may have stood still for long, and the snapshots lack the times that would show it."""
-    if progress.idle:
-        return False  # an earlier look has seen it get on
-    snapshot = seen.latest
-    node, log, limit = snapshot.offsets.get(tp), snapshot.logs.get(tp), snapshot.taken - STANDS_STILL_MS
-    written = node.stat.mtime if node is not None and node.stat is not None else None
-    came = None if log is None else log.known_time
-    if seen.analysis.by_brokers is not None and node is not None:
-        written = came = None  # both times are of an offset that the members do not use
-    if came is not None and came > snapshot.taken + STANDS_STILL_MS:
-        came = None  # a producer's clock, or its unit, is wrong
-    owner = snapshot.owners.get(tp)
-    claimed = owner.stat.ctime if owner is not None and owner.stat is not None else None
-    if written is not None and came is not None:
-        return False
-    return all(time is None or time <= limit for time in (written, came, claimed))
 
 
 def _stands(seen: Observations, member: ConsumerId, tps: dict[TopicPartition, int]) -> Finding:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_progress import Progress, after
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState
 from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP, CommitWindow, ObservedCommit
+from zkconsumer.operations.stalled_partitions import Progress, after
 
 V = TypeVar("V")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.member.zookeeper import round_schedule
-from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RebalanceSettings, RoundSchedule
+from zkconsumer.member.zookeeper import rebalancer
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
+from zkconsumer.member.zookeeper.rebalancer import NEVER, OWNER_QUIET, RoundSchedule
 
 QUIET, BACKOFF, BACKOFF_MAX = 0.05, 0.2, 10.0
 SETTINGS = RebalanceSettings(QUIET, BACKOFF, BACKOFF_MAX, 1.0, 20.0, 6.0, True, True)
@@ -22,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(round_schedule, "monotonic", clock)
+    monkeypatch.setattr(rebalancer, "monotonic", clock)
     return clock
 
 

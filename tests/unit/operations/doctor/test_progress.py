@@ -8,8 +8,8 @@ import pytest
 
 from tests.group_snapshots import NOW, partition
 from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, table, with_log, with_owner
-from zkconsumer.operations.doctor.owners import STANDS_STILL_MS
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset
+from zkconsumer.operations.stalled_partitions import STANDS_STILL_MS
 
 LIMIT = STANDS_STILL_MS / 1000
 FOUR = [f"t:{n}" for n in range(4)]

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.port_probe import instead_of_broker, instead_of_zookeeper
+from zkconsumer.runtime.protocol_probe import instead_of_broker, instead_of_zookeeper
 
 Serve = Callable[[socket.socket], None]
 

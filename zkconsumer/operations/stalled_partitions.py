@@ -1,4 +1,4 @@
-"""How long each partition has had an owner, waiting messages and an unmoved offset: a fold over snapshots. Pure.
+"""Which owners stand still: messages wait, and the offset does not move. A fold over snapshots. Pure.
 
 Any thread. A commit of the offset that was there before is no movement: members of releases before 0.8.2 write it again
 at each interval, and members of this package at each claim. A note that changes is movement, because balanced members
@@ -14,6 +14,9 @@ from zkconsumer.fetch.message_lookup import NO_MESSAGE
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NoteSummary, lag_between
 from zkconsumer.zookeeper import paths
+
+STANDS_STILL_MS = 180_000
+"""An owner that does not move its offset for so long stands still: three commit intervals of the original (60 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +122,24 @@ def still_since(snapshot: GroupSnapshot, tp: TopicPartition, progress: Progress)
     if written is not None and claimed is not None and came is not None:
         known.append(max(written, claimed, came, progress.idle))
     return min(known, default=None)
+
+
+def may_stand_still(snapshot: GroupSnapshot, tp: TopicPartition, progress: Progress, *, by_brokers: bool) -> bool:
+    """Return whether a partition may have stood still for long, and the snapshots lack the times that would show it.
+
+    ``by_brokers``: the brokers coordinate the group, so that an offset in ZooKeeper is not that of the owner.
+    """
+    if progress.idle:
+        return False  # an earlier look has seen it get on
+    node, log, limit = snapshot.offsets.get(tp), snapshot.logs.get(tp), snapshot.taken - STANDS_STILL_MS
+    written = node.stat.mtime if node is not None and node.stat is not None else None
+    came = None if log is None else log.known_time
+    if by_brokers and node is not None:
+        written = came = None  # both times are of an offset that the members do not use
+    if came is not None and came > snapshot.taken + STANDS_STILL_MS:
+        came = None  # a producer's clock, or its unit, is wrong
+    owner = snapshot.owners.get(tp)
+    claimed = owner.stat.ctime if owner is not None and owner.stat is not None else None
+    if written is not None and came is not None:
+        return False
+    return all(time is None or time <= limit for time in (written, came, claimed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkconsumer.core.ownership_epochs import OwnershipEpochs
+from zkconsumer.core.generation_fence import OwnershipEpochs
 from zkconsumer.model import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

@@ -10,7 +10,6 @@ import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, partition, stat
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_progress import Progress, after, still_since
 from zkconsumer.operations.group_snapshot import (
     AckNode,
     BrokersGroup,
@@ -22,6 +21,7 @@ from zkconsumer.operations.group_snapshot import (
     OwnerNode,
     Problem,
 )
+from zkconsumer.operations.stalled_partitions import Progress, after, still_since
 
 T0 = partition("t:0")
 MINUTE = 60_000

@@ -14,7 +14,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import StringDecoder, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring import partition_stream
+from zkconsumer.wiring import groupless_reader
 
 PARTITIONS, EACH = 2, 20
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -65,7 +65,7 @@ def test_a_read_ends_if_its_topic_is_deleted(
     cluster: FakeCluster, connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The read waited for ever for messages that are gone."""
-    monkeypatch.setattr(partition_stream, "DELETED_AFTER", 0.2)
+    monkeypatch.setattr(groupless_reader, "DELETED_AFTER", 0.2)
     found = []
     for message in connector.read("events", until={FIRST: EACH, SECOND: EACH + 1}):
         found.append(message)

@@ -19,8 +19,9 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import UnknownAssignorError
+from zkconsumer.member.coordinator.assignment import partition_streams
 from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
-from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor, partition_streams
+from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
 
@@ -33,9 +34,11 @@ def tps(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic, n) for n in numbers)
 
 
-def made(name: str, strategy: str = "range", streams: int | dict[str, int] = 1, **properties: str) -> StreamsAssignor:
+def made(
+    name: str, strategy: str = "range", streams: int | dict[str, int] = 1, **properties: str
+) -> ZkconsumerAssignor:
     chosen = config(partition_assignment_strategy=strategy, **properties)
-    return StreamsAssignor(
+    return ZkconsumerAssignor(
         chosen,
         ConsumerId(f"g_{name}"),
         lambda topic: streams[topic] if isinstance(streams, dict) else streams,
@@ -43,7 +46,7 @@ def made(name: str, strategy: str = "range", streams: int | dict[str, int] = 1, 
     )
 
 
-def joined(member: str, assignor_: StreamsAssignor, *topics: str, owned: Any = ()) -> JoinedMember:
+def joined(member: str, assignor_: ZkconsumerAssignor, *topics: str, owned: Any = ()) -> JoinedMember:
     [(_, data)] = protocol_offers([assignor_], topics, owned=owned, previous=owned, generation=1)
     return JoinedMember(member, data)
 

@@ -36,7 +36,7 @@ class _View:
     placement: Assignment | None = None
 
 
-class StreamsAssignor(GroupAssignor):
+class ZkconsumerAssignor(GroupAssignor):
     """The strategy ``zkconsumer``.
 
     Arguments: ``config`` chooses the leader's strategy. ``consumer`` is the member's consumer id in ZooKeeper.
@@ -147,48 +147,7 @@ def _assignment(streams: Mapping[TopicPartition, int]) -> MemberAssignment:
     return MemberAssignment(tuple(sorted(streams)), _json({"version": _VERSION, "streams": listed}))
 
 
-def partition_streams(
-    assignment: MemberAssignment, streams: Mapping[str, int], before: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the stream of each assigned partition, counted from 0.
-
-    A leader with the strategy ``zkconsumer`` names the streams. Otherwise the partitions of each topic are spread
-    evenly: a partition stays in its stream while that has no more than its share, and the rest fills the streams in
-    order. Partitions of topics without a stream are left out: the member did not subscribe to them.
-
-    Arguments: ``streams`` has the number of streams for each topic; ``before`` has the stream of each owned partition.
-    """
-    said = _streams_by_leader(assignment)
-    found: dict[TopicPartition, int] = {}
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for tp in sorted(assignment.partitions):
-        if said.get(tp, -1) in range(streams.get(tp.topic, 0)):
-            found[tp] = said[tp]
-        elif streams.get(tp.topic, 0) > 0:
-            by_topic.setdefault(tp.topic, []).append(tp)
-    for topic, unsaid in by_topic.items():
-        found.update(_spread_evenly(unsaid, streams[topic], before))
-    return found
-
-
-def _spread_evenly(
-    partitions: Sequence[TopicPartition], streams: int, before: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    kept: list[list[TopicPartition]] = [[] for _ in range(streams)]
-    for tp in partitions:
-        if before.get(tp, -1) in range(streams):
-            kept[before[tp]].append(tp)
-    least, larger = divmod(len(partitions), streams)
-    fullest = sorted(range(streams), key=lambda number: -len(kept[number]))[:larger]
-    shares = [least + (number in fullest) for number in range(streams)]
-    found = {tp: number for number, held in enumerate(kept) for tp in held[: shares[number]]}
-    free = iter([tp for tp in partitions if tp not in found])
-    for number, held in enumerate(kept):
-        found.update({next(free): number for _ in range(len(held), shares[number])})
-    return found
-
-
-def _streams_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
+def streams_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
     """Return the streams in the leader's user data; empty if the data is not of this strategy or makes no sense."""
     data = _read_json(assignment.user_data) or {}
     listed = data.get("streams")

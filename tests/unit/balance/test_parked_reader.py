@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timing import eventually
-from zkconsumer.balance import pointer_reader
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader, due_pointers
+from zkconsumer.balance import parked_reader
+from zkconsumer.balance.parked_reader import BELIEVED_AFTER, ParkedReader, due_pointers
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.errors import BrokerUnavailableError
@@ -74,7 +74,7 @@ class Fixture:
         self.refreshed = 0
         self.returned: list[int] = []
         clocks: Any = {"now_ms": lambda: self.now_ms, "monotonic": lambda: self.clock}
-        self.reader = PointerReader("g_c", self.partitions, cast(Any, self), cast(Any, self.log), 3, **clocks)
+        self.reader = ParkedReader("g_c", self.partitions, cast(Any, self), cast(Any, self.log), 3, **clocks)
         self.pointer_works = self.reader.works
 
     def refresh_parked(self, partition: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_partition_that_stands_still_gives_back_what_waits() -> None:
 
 
 def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointer_reader, "MOST_BYTES", 3)
+    monkeypatch.setattr(parked_reader, "MOST_BYTES", 3)
     this = Fixture(Pointer(3), Pointer(4))
     assert this.looked() == [3, 4]
     this.ledger.point_at([Pointer(5)])

@@ -45,7 +45,7 @@ BELIEVED_AFTER = 60.0
 """Seconds after which a log that ends before the message is believed. A new leader may know less for some time."""
 
 
-class PointerReader:
+class ParkedReader:
     """Hands parked messages to the dispatcher when they are due.
 
     Arguments: ``name`` of the consumer; ``partitions`` are those that are read; ``intake`` takes the messages;

@@ -1,4 +1,4 @@
-"""Ownership epochs of a brokers' group: which commits the current generation may still send. Pure.
+"""Which commits of a brokers' group the current generation may still send, by ownership epochs. Pure.
 
 A commit may take longer than the ownership of its partition, and the coordinator lets any member of its generation
 commit any partition. So each ownership has an epoch, a commit carries it, and a commit of an ended epoch is not sent.
