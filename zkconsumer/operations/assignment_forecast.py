@@ -34,7 +34,8 @@ from zkconsumer.operations.forecast_values import (
     moves_between,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
-from zkconsumer.operations.group_view import GroupAnalysis, GroupState, MemberKind, member_kind
+from zkconsumer.operations.group_state import GroupState
+from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
 from zkconsumer.operations.strategy_inference import (
     RANGE,
     ROUNDROBIN,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
@@ -19,17 +18,22 @@ from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
 from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads, threads_of, topics_wanted
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode
+from zkconsumer.operations.group_state import (
+    OUR_PATIENCE,
+    SCALA_PATIENCE,
+    GroupState,
+    StateOfGroup,
+    patience,
+    quiet_since,
+    state_of_brokers,
+    unsettled,
+    without_members,
+)
 from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assignment_by, infer_strategy
 from zkconsumer.operations.strategy_reasons import StrategyWords
 from zkconsumer.zookeeper import paths
 
-SCALA_PATIENCE = 8.0
-"""Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""
-OUR_PATIENCE = 60.0
-"""Seconds after which a member of this package has looked at the group again: three times ``rebalance.interval.ms``."""
-SESSION_TIMEOUT = 40.0
-"""Seconds of the longest session that a ZooKeeper server with its default settings allows."""
 _NAMED = 4
 _DEFAULT_ID = re.compile(r"(?P<host>.+)-[0-9]{10,}-[0-9a-f]{1,16}", re.ASCII | re.DOTALL)
 """What follows the group in the id of a member without ``consumer.id``: the host, milliseconds, hexadecimal digits."""
@@ -43,30 +47,6 @@ class MemberKind(Enum):
     SPARK = "Spark query"
     BRIDGE = "migration bridge"
     UNKNOWN = "unknown"
-
-
-class GroupState(Enum):
-    """The state of a group. The values are Kafka's words, and ``Rebalancing`` and ``Stuck`` for ZooKeeper groups."""
-
-    STABLE = "Stable"
-    REBALANCING = "Rebalancing"
-    STUCK = "Stuck"
-    EMPTY = "Empty"
-    DEAD = "Dead"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    NOT_READY = "NotReady"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class StateOfGroup:
-    """The state of a group, and the reason in words."""
-
-    state: GroupState
-    reason: str
 
 
 def member_kind(node: MemberNode) -> MemberKind:
@@ -309,19 +289,13 @@ class GroupAnalysis:
         """The state of the group."""
         by_brokers = self.by_brokers
         if by_brokers is not None:
-            return _kafkas_state(by_brokers)
+            return state_of_brokers(by_brokers)
         if self.unread:
             return StateOfGroup(GroupState.UNKNOWN, self.unread)
         if not self.snapshot.members:
-            return self._without_members()
+            return without_members(self.snapshot)
         differences = self.differences
-        if not differences:
-            return self._stable()
-        reason = "; ".join(differences)
-        quiet = self.quiet_for
-        if quiet is not None and quiet > self.patience:
-            return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {quiet:.0f} s")
-        return StateOfGroup(GroupState.REBALANCING, reason)
+        return unsettled(differences, self.quiet_for, self.patience) if differences else self._stable()
 
     @cached_property
     def unread(self) -> str:
@@ -338,19 +312,6 @@ class GroupAnalysis:
             if self.snapshot.topics[topic].problem:
                 return f"topic {topic} cannot be read: {self.snapshot.topics[topic].problem}"
         return ""
-
-    def _without_members(self) -> StateOfGroup:
-        if not self.snapshot.in_zookeeper and not self.snapshot.in_kafka:
-            missing = [one for one in self.snapshot.problems if one.what.startswith(("broker", "offsets of group"))]
-            if missing:
-                return StateOfGroup(GroupState.UNKNOWN, f"{missing[0].what} could not be asked: {missing[0].why}")
-            if not self.snapshot.zookeeper and self.snapshot.brokers_group is None:
-                said = "neither ZooKeeper nor the brokers said anything about this group"
-                return StateOfGroup(GroupState.UNKNOWN, said)
-            return StateOfGroup(GroupState.DEAD, "there is no such group")
-        left = len(self.snapshot.owners)
-        rest = f"; {left} owner nodes are left of members that are gone" if left else ""
-        return StateOfGroup(GroupState.EMPTY, f"no member is registered{rest}")
 
     def _stable(self) -> StateOfGroup:
         count = len(self.snapshot.owners)
@@ -392,50 +353,14 @@ class GroupAnalysis:
 
     @property
     def patience(self) -> float:
-        """Seconds after which everything that a rebalance waits for has ended: sessions, attempts and looks."""
-        known = [timeout for server in self.snapshot.servers for _, timeout in server.sessions.values()]
-        limits = [server.max_session_timeout for server in self.snapshot.servers if server.max_session_timeout]
-        session = max(known or limits, default=SESSION_TIMEOUT * 1000) / 1000
+        """Seconds after which everything that a rebalance waits for has ended."""
         kinds = {member_kind(node) for node in self.snapshot.members.values()}
-        return session + (SCALA_PATIENCE if kinds == {MemberKind.SCALA} else OUR_PATIENCE)
+        return patience(self.snapshot, SCALA_PATIENCE if kinds == {MemberKind.SCALA} else OUR_PATIENCE)
 
     @cached_property
     def quiet_for(self) -> float | None:
         """Seconds for which members and owners have not changed at least; None if nothing tells."""
         return quiet_since(self.snapshot, self._earlier)
-
-
-def quiet_since(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> float | None:
-    """Return the seconds for which members and owners have not changed at least; None if nothing tells.
-
-    A node that vanished leaves the transaction of ``ids`` only. That has no time, but the next transaction with a known
-    time is not earlier. A snapshot that was taken before with the same last change proves the time as well.
-    """
-    last = last_change(snapshot)
-    times = [time for zxid, time in _times(snapshot) if zxid >= last]
-    times += [one.taken for one in earlier if one.taken <= snapshot.taken and _same(one, snapshot)]
-    return max(0.0, (snapshot.taken - min(times)) / 1000) if times else None
-
-
-def last_change(snapshot: GroupSnapshot) -> int:
-    """Return the last transaction that is known to have changed members or owners, 0 if none is."""
-    stats = [node.stat for node in snapshot.members.values()] + [node.stat for node in snapshot.owners.values()]
-    made = [stat.czxid for stat in stats if stat is not None]
-    return max([*made, snapshot.ids_node.pzxid if snapshot.ids_node else 0], default=0)
-
-
-def _same(one: GroupSnapshot, other: GroupSnapshot) -> bool:
-    return last_change(one) == last_change(other) and set(one.owners) == set(other.owners)
-
-
-def _times(snapshot: GroupSnapshot) -> list[tuple[int, int]]:
-    """Return all transactions with their times, by ZooKeeper's clock."""
-    stats: list[NodeStat | None] = [snapshot.group_node, snapshot.ids_node, *snapshot.other_nodes.values()]
-    stats += [node.stat for node in snapshot.members.values()]
-    stats += [node.stat for node in snapshot.owners.values()]
-    stats += [node.stat for node in snapshot.offsets.values()]
-    known = [stat for stat in stats if stat is not None]
-    return [pair for stat in known for pair in ((stat.czxid, stat.ctime), (stat.mzxid, stat.mtime))]
 
 
 def _by_coordinator(group: BrokersGroup, *, clients: bool = False) -> Assignment:
@@ -444,9 +369,3 @@ def _by_coordinator(group: BrokersGroup, *, clients: bool = False) -> Assignment
         for member in group.members
         for tp in member.assignment or ()
     }
-
-
-def _kafkas_state(group: BrokersGroup) -> StateOfGroup:
-    reason = f"the coordinator says {group.state}, with {len(group.members)} members"
-    known = {state.value: state for state in GroupState}
-    return StateOfGroup(known.get(group.state, GroupState.UNKNOWN), reason)

@@ -30,7 +30,8 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     TopicNode,
 )
-from zkconsumer.operations.group_view import GroupAnalysis, GroupState
+from zkconsumer.operations.group_state import GroupState
+from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 NAMES = st.sampled_from(

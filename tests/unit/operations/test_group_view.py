@@ -23,12 +23,8 @@ from zkconsumer.operations.group_snapshot import (
     OwnerNode,
     Problem,
 )
-from zkconsumer.operations.group_view import (
-    GroupAnalysis,
-    GroupState,
-    MemberKind,
-    is_unread,
-)
+from zkconsumer.operations.group_state import GroupState
+from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, is_unread
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy
 from zkconsumer.zookeeper.node_values import ZooKeeperServer
 

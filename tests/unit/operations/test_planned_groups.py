@@ -16,7 +16,8 @@ from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.assignment_forecast import Leave, forecast
 from zkconsumer.operations.explanation import explain
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.group_view import GroupAnalysis, GroupState
+from zkconsumer.operations.group_state import GroupState
+from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline

@@ -23,7 +23,8 @@ from zkconsumer.operations.doctor.findings import (
 from zkconsumer.operations.doctor.strategies import mixed_members, probably_mixed
 from zkconsumer.operations.doctor.timeouts import longest_session, member_patience
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
-from zkconsumer.operations.group_view import GroupState, MemberKind, member_host, member_kind
+from zkconsumer.operations.group_state import GroupState
+from zkconsumer.operations.group_view import MemberKind, member_host, member_kind
 from zkconsumer.operations.stalled_partitions import STANDS_STILL_MS, may_stand_still, still_since, waiting_messages
 
 
