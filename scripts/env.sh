@@ -11,23 +11,25 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Print a supported Python here: the newest of 3.11 to 3.13, or else 3.14, on which the quick tier alone has run.
+# Print a Python here that supports these extras: the newest of 3.11 to 3.14, or else 3.15. The demo needs confluent-kafka,
+# which has no wheel for 3.15 yet.
 find_python() {
-    local candidate path
-    for candidate in python3.13 python3.12 python3.11 python3.14 python3 python; do
+    local candidate path newest=15
+    case $1 in demo*) newest=14 ;; esac
+    for candidate in python3.14 python3.13 python3.12 python3.11 python3.15 python3 python; do
         path=$(command -v "$candidate") || continue
-        if "$path" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
+        if "$path" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, '$newest'))' 2>/dev/null; then
             printf '%s\n' "$path"
             return 0
         fi
     done
-    say "zkconsumer needs Python 3.11, 3.12, 3.13 or 3.14, and none is in PATH."
+    say "This needs Python 3.11 to 3.$newest, and none is in PATH."
     return 1
 }
 
 make_environment() {
     local folder=$1 python
-    python=$(find_python) || return 1
+    python=$(find_python "$2") || return 1
     say "Making a Python environment in $folder with $("$python" --version)"
     if ! "$python" -m venv --clear "$folder"; then
         say "$python cannot make environments; on Debian and Ubuntu: apt-get install python3-venv"
@@ -44,7 +46,7 @@ use_environment() {
     exec 9<setup.cfg
     if command -v flock >/dev/null; then flock 9; fi
     if ! "$PYTHON" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        make_environment "$folder" || return 1
+        make_environment "$folder" "$extra" || return 1
     fi
     stamp=$folder/.installed-$extra
     wanted="$PWD $("$PYTHON" --version) $(cat setup.cfg pyproject.toml | cksum)"

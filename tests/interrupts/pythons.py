@@ -20,7 +20,7 @@ from zkconsumer.devcluster.download_cache import cache_directory, locked
 from zkconsumer.runtime.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
-SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
+SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 15))
 _INSTALL_S = 300.0
 
 

@@ -33,6 +33,7 @@ _LARGEST = 2**31 - 1
 _MANY_HEADERS = 100  # in one record: then a plain loop, for a loop over vectors of one element is slow
 if AVAILABLE:
     _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
+    _any_bit: Any = np.bitwise_or.reduce  # numpy 2.5 has its types in a form that only Python 3.12 reads
 
 
 class RecordFields(NamedTuple):
@@ -149,7 +150,7 @@ def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
 def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
     """Return the ends of the fields that begin there with their sizes, none below ``least``; may be beyond ``ends``."""
     first = buffer.take(at, mode="clip")
-    if not int(np.bitwise_or.reduce(first)) & 0x81:  # no second byte, nothing negative
+    if not int(_any_bit(first)) & 0x81:  # no second byte, nothing negative
         return at + 1 + (first >> 1)
     sizes, at = _sizes(buffer, at)
     if int(sizes.min()) < least or bool((sizes > ends - at).any()):
@@ -230,7 +231,7 @@ def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any]
         word = words[at] >> ((starts - at) << 3).astype(np.uint64)
     else:
         word = words[starts]
-    if int(np.bitwise_or.reduce(word)) & 0x80:  # attributes of two bytes for the reader of records one by one
+    if int(_any_bit(word)) & 0x80:  # attributes of two bytes for the reader of records one by one
         raise StrangeBytesError
     word >>= _8  # the record's attributes, of which there are none yet
     found = []

@@ -26,6 +26,8 @@ MOST = 20_000
 @pytest.mark.one_way
 @pytest.mark.parametrize("pure", ["", "1"], ids=["chosen", "pure"])
 def test_each_failed_allocation_is_a_memory_error(pure: str) -> None:
+    if sys.version_info[:2] == (3, 15) and (pure or not data_plane.COMPILED):
+        pytest.skip("3.15.0 crashes in any program, after the memory for a tuple was missing")
     command = [sys.executable, "-c", f"from {__name__} import fail_each_allocation as each; each()"]
     environment = {**os.environ, data_plane.PURE_VARIABLE: pure or os.environ.get(data_plane.PURE_VARIABLE, "")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=scaled(120), check=False)
