@@ -7,12 +7,17 @@
 ``pure``     Nothing is compiled.
 ``compiled`` Everything is compiled, editable installations as well. The build fails where it cannot be done.
 ===========  ===================================================================================================
+
+A source distribution has the same bytes whenever and wherever it is made of the same files, with the same Cython, zlib
+and setuptools. ``SOURCE_DATE_EPOCH`` is the time of its files, in seconds since 1970.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,6 +43,7 @@ prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_edit
 
 VARIABLE = "ZKCONSUMER_BUILD"
 _CYTHON = "Cython>=3.1"
+_LONG_AGO = 1_577_836_800  # the time of files where nobody says another: 2020-01-01
 _HERE = Path("scripts", "packaging")
 
 Settings = dict[str, Any] | None
@@ -151,7 +157,25 @@ def _sdist(target: str) -> str:
     declarations = [str(PACKAGE / name) for name in DECLARATIONS]
     with tempfile.TemporaryDirectory(prefix="zkconsumer-sdist-") as name:
         modules = extensions(CARRIED / digest(), [*beside, *declarations])
-        run_setuptools(["sdist", "--formats=gztar", "--dist-dir", name], modules)
+        run_setuptools(["sdist", "--formats=tar", "--dist-dir", name], modules)
         (archive,) = Path(name).iterdir()
-        shutil.copy(archive, target)
-        return archive.name
+        packed = Path(target, f"{archive.name}.gz")
+        _pack(archive, packed)
+        return packed.name
+
+
+def _pack(archive: Path, packed: Path) -> None:
+    """Compress an archive, in the order of names, without what tells who built it, where and when."""
+    moment = int(os.environ.get("SOURCE_DATE_EPOCH") or _LONG_AGO)
+    with (
+        tarfile.open(archive) as before,
+        packed.open("wb") as file,
+        gzip.GzipFile("", "wb", 9, file, moment) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as after,
+    ):
+        for member in sorted(before, key=lambda one: one.name):
+            member.mtime, member.pax_headers = moment, {}
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            after.addfile(member, before.extractfile(member) if member.isfile() else None)

@@ -76,6 +76,12 @@ def built_wheel(source: Path, folder: Path, environment: Mapping[str, str]) -> B
     return Built(wheel, output)
 
 
+def built_sdist(tree: Path, folder: Path, path: str = "") -> Path:
+    program = "import build_backend, sys; print(build_backend.build_sdist(sys.argv[1]))"
+    modules = os.pathsep.join([str(tree / "scripts" / "packaging"), path])
+    return folder / run([sys.executable, "-c", program, str(folder)], tree, {"PYTHONPATH": modules}).split()[-1]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree without products of a build."""
@@ -108,11 +114,7 @@ def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    program = "import build_backend, sys; build_backend.build_sdist(sys.argv[1])"
-    run([sys.executable, "-c", program, str(folder)], source, {"PYTHONPATH": str(source / "scripts" / "packaging")})
-    (archive,) = folder.iterdir()
-    return archive
+    return built_sdist(source, tmp_path_factory.mktemp("sdist"))
 
 
 def read_in_new_environment(wheel: Path, folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -151,15 +153,17 @@ def test_a_source_distribution_makes_another_one(sdist: Path, without_cython: di
     shutil.unpack_archive(sdist, tmp_path)
     (tree,) = tmp_path.iterdir()
     before = sorted(tree.glob("scripts/packaging/generated/*/*.c"))
-    program = "import build_backend, sys; build_backend.build_sdist(sys.argv[1])"
-    packaging = str(tree / "scripts" / "packaging")
 
-    path = os.pathsep.join([packaging, without_cython["PYTHONPATH"]])
-    run([sys.executable, "-c", program, str(tmp_path)], tree, {"PYTHONPATH": path})
+    again = built_sdist(tree, tmp_path, without_cython["PYTHONPATH"])
 
     assert sorted(tree.glob("scripts/packaging/generated/*/*.c")) == before != []
-    shutil.unpack_archive(tmp_path / sdist.name, tmp_path / "again")
-    assert len(list((tmp_path / "again").glob("*/scripts/packaging/generated/*/*.c"))) == len(before)
+    assert again.read_bytes() == sdist.read_bytes()
+
+
+@pytest.mark.tier("all")
+def test_a_source_distribution_has_the_same_bytes_anywhere(source: Path, sdist: Path, tmp_path: Path) -> None:
+    tree = shutil.copytree(source, tmp_path / "tree", copy_function=shutil.copyfile)  # at other times
+    assert built_sdist(tree, tmp_path).read_bytes() == sdist.read_bytes()
 
 
 @pytest.mark.tier("all")
