@@ -8,7 +8,7 @@ from typing import Final
 
 from zkconsumer import data_plane
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 COMPILED: Final = data_plane.COMPILED
 """Whether the compiled modules are in use. Without them everything works, several times slower."""
