@@ -135,6 +135,13 @@ OFFSET_COMMIT = ApiSchema(
     response=(throttle_time(3), by_topic(_TOPIC, _PARTITION, _ERROR)),
 )
 
+_OFFSETS_BY_TOPIC = by_topic(
+    _TOPIC,
+    _PARTITION,
+    *(Field("committed_offset", INT64), Field("committed_leader_epoch", INT32, 5, default=-1)),
+    *(Field("metadata", STRING, default=""), _ERROR),
+)
+
 OFFSET_FETCH = ApiSchema(
     *(9, "OffsetFetch", 0, 7, 6),
     request=(
@@ -142,19 +149,18 @@ OFFSET_FETCH = ApiSchema(
         many("topics", _TOPIC, Field("partition_indexes", INT32, many=True)),
         Field("require_stable", BOOL, 7, default=False),
     ),
-    response=(
-        throttle_time(3),
-        by_topic(
-            _TOPIC,
-            _PARTITION,
-            Field("committed_offset", INT64),
-            Field("committed_leader_epoch", INT32, 5, default=-1),
-            Field("metadata", STRING, default=""),
-            _ERROR,
-        ),
-        Field("error_code", INT16, 2, default=0),
-    ),
+    response=(throttle_time(3), _OFFSETS_BY_TOPIC, Field("error_code", INT16, 2, default=0)),
 )
+
+OFFSET_FETCH_OF_GROUPS = ApiSchema(
+    *(9, "OffsetFetch of groups", 8, 8, 6),
+    request=(
+        many("groups", _GROUP, many("topics", _TOPIC, Field("partition_indexes", INT32, many=True))),
+        Field("require_stable", BOOL),
+    ),
+    response=(throttle_time(3), many("groups", _GROUP, _OFFSETS_BY_TOPIC, _ERROR)),
+)
+"""The versions of OffsetFetch that ask for several groups. Brokers since 3.0 have them, and commands alone use them."""
 
 DESCRIBE_GROUPS = ApiSchema(
     *(15, "DescribeGroups", 0, 5, 5),
@@ -244,7 +250,7 @@ GROUP_MESSAGES = (
 )
 """The requests for groups of the classic protocol."""
 
-TOOL_MESSAGES = (*GROUP_MESSAGES, CONSUMER_GROUP_DESCRIBE)
+TOOL_MESSAGES = (OFFSET_FETCH_OF_GROUPS, *GROUP_MESSAGES, CONSUMER_GROUP_DESCRIBE)
 """All requests of this module."""
 
 OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
@@ -253,8 +259,10 @@ OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
 
 Versions = Mapping[ApiSchema, int]
 
-_OPTIONAL: Final = frozenset({LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE})
-"""Requests of tools. Brokers before 0.9, 1.1, 2.4 and 3.7 do not know them."""
+_OPTIONAL: Final = frozenset(
+    {LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, OFFSET_FETCH_OF_GROUPS, CONSUMER_GROUP_DESCRIBE}
+)
+"""Requests of tools. Brokers before 0.9, 1.1, 2.4, 3.0 and 3.7 do not know them."""
 
 _LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""

@@ -1,6 +1,7 @@
-"""Reads a group from the brokers: offsets, members, and the logs of the partitions.
+"""Reads groups from the brokers: offsets, members, and the logs of the partitions.
 
-Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
+All groups of a call are read together: a leader is asked once for the logs of its partitions, a coordinator once for a
+hundred of its groups. Several brokers are asked at the same time, by
 threads that end with the call.
 
 Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
@@ -10,13 +11,14 @@ ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from time import sleep
 from typing import TypeVar
 
+from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.offset_lookup import log_spans
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
@@ -27,7 +29,7 @@ from zkconsumer.errors import (
     MalformedMemberError,
     ZkConsumerError,
 )
-from zkconsumer.fetch.message_lookup import message_times
+from zkconsumer.fetch.message_lookup import NO_MESSAGE, message_times
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen
 from zkconsumer.kafka.coordinator_client import OffsetClient
@@ -49,6 +51,11 @@ from zkconsumer.runtime.deadline import Deadline
 
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
+GROUPS_AT_ONCE = 100
+"""Groups in one request to their coordinator."""
+TIMES_WITHIN, TIMES_SHARE = 60.0, 0.7
+"""Seconds for the times of messages, and their part of the time that is left."""
+OFFSETS_TOPIC = "__consumer_offsets"
 
 COORDINATOR_WITHIN, COORDINATOR_SHARE = 60.0, 0.6
 """Seconds for the coordinator, and its part of the time that is left: the logs come after it."""
@@ -66,13 +73,21 @@ T = TypeVar("T")
 class BrokersReader:
     """Fills the part of a snapshot that comes from the brokers.
 
-    Arguments: ``endpoints`` are the live brokers' addresses. One thread calls.
+    Arguments: ``endpoints`` are the live brokers' addresses; ``times`` are the known times of messages. One thread
+    calls.
     """
 
-    def __init__(self, client: ClusterClient, endpoints: Sequence[Endpoint], deadline: Deadline) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        endpoints: Sequence[Endpoint],
+        deadline: Deadline,
+        times: MessageTimes | None = None,
+    ) -> None:
         self._client = client
         self._endpoints = {endpoint.broker_id: endpoint for endpoint in endpoints}
         self._deadline = deadline
+        self._times = MessageTimes() if times is None else times
         self._coordinating = all(endpoint.generation >= _COORDINATES for endpoint in endpoints)
 
     def list_groups(self) -> tuple[list[ListedGroup], dict[str, str]]:
@@ -91,22 +106,86 @@ class BrokersReader:
             {f"broker {endpoint.broker_id}": str(error) for endpoint, error in failed.items()},
         )
 
-    def read(self, draft: GroupSnapshot, *, offsets_topic: bool | None, times: bool) -> None:
-        """Read everything, and note failed requests as problems. Raises BrokerError if no broker answers.
+    def read(self, drafts: Sequence[GroupSnapshot], *, offsets_topic: bool | None, times: bool) -> None:
+        """Read all of these groups, and note failed requests as problems. Raises BrokerError if no broker answers.
 
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.
         """
         if offsets_topic is False:  # no group ever used it
-            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+            for draft in drafts:
+                draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        elif len(drafts) == 1 or not self._coordinating:
+            for draft in drafts:
+                self._read_group(draft)
         else:
-            self._read_group(draft)
-        seen = self._cluster(wanted_topics(draft))
+            self._read_groups({draft.group: draft for draft in drafts})
+        seen = self._cluster(set().union(*map(wanted_topics, drafts)))
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._client.endpoint(broker, host, port))
-            draft.brokers.setdefault(broker, BrokerNode(host, port))
-        self._take_topics(draft, seen)
-        self._read_logs(draft, seen, times=times)
+        for draft in drafts:
+            for broker, (host, port) in seen.brokers.items():
+                draft.brokers.setdefault(broker, BrokerNode(host, port))
+            self._take_topics(draft, seen)
+        self._read_logs(drafts, seen, times=times)
+
+    # ---- many groups
+
+    def _read_groups(self, drafts: Mapping[str, GroupSnapshot]) -> None:
+        """Read what the brokers keep of these groups: each broker lists the groups that it coordinates.
+
+        A group that no broker lists has nothing there. While a broker does not answer, this is known only of a group
+        whose coordinator answers. Brokers before 0.10.2 do not list all groups with offsets, so each group is searched.
+        """
+        alone: set[str] = set()
+
+        def ask(endpoint: Endpoint) -> None:
+            with closing(GroupChannel(self._client.channels(endpoint))) as channel:
+                channel.connect(self._deadline)
+                if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
+                    alone.update(drafts)
+                    return
+                ours = sorted({one.group for one in channel.list_groups(self._deadline)} & drafts.keys())
+                for begin in range(0, len(ours), GROUPS_AT_ONCE):
+                    part = ours[begin : begin + GROUPS_AT_ONCE]
+                    try:
+                        self._take_groups(channel, {name: drafts[name] for name in part})
+                    except BrokerResponseError:  # of one of them: which one, their own readings tell
+                        alone.update(part)
+
+        _, failed = self._each(self._endpoints.values(), ask)
+        unlisted = {
+            name for name, draft in drafts.items() if draft.kafka_offsets is None and draft.brokers_group is None
+        }
+        away = self._coordinated_by(unlisted - alone, failed) if failed else {}
+        for name, draft in drafts.items():
+            if name in alone:
+                self._read_group(draft)
+            elif name in away:
+                draft.problem(f"brokers' group {name!a}", away[name])
+            elif name in unlisted:
+                draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+
+    def _take_groups(self, channel: GroupChannel, drafts: Mapping[str, GroupSnapshot]) -> None:
+        described = channel.describe(drafts, self._deadline)
+        stored = channel.offsets_of(drafts, self._deadline)
+        for name, draft in drafts.items():
+            draft.brokers_group = _with_assigned(channel, name, described[name], self._deadline)
+            draft.kafka_offsets = _known_offsets(stored[name])
+
+    def _coordinated_by(self, groups: Collection[str], failed: Mapping[Endpoint, BrokerError]) -> dict[str, str]:
+        """Return the groups whose coordinator did not answer, or is unknown, with the reasons."""
+        if not groups:
+            return {}
+        failures = {endpoint.broker_id: str(error) for endpoint, error in failed.items()}
+        seen = self._cluster([OFFSETS_TOPIC]).partitions
+        leaders = [one.leader for tp, one in sorted(seen.items()) if tp.topic == OFFSETS_TOPIC]
+        found = {}
+        for group in groups:
+            leader = leaders[coordinating_partition(group, len(leaders))] if leaders else None
+            if leader is None or leader in failures:
+                found[group] = failures.get(-1 if leader is None else leader, "its coordinator is not available")
+        return found
 
     # ---- the group
 
@@ -126,9 +205,7 @@ class BrokersReader:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
                 stored = self._ask(client, lambda channel: self._stored(channel, group, deadline), deadline)
-                draft.kafka_offsets = {
-                    tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
-                }
+                draft.kafka_offsets = _known_offsets(stored)
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
 
@@ -167,52 +244,79 @@ class BrokersReader:
             elif seen.errors.get(topic, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC:
                 draft.problem(f"topic {topic!a}", f"the brokers answer {error_codes.name(seen.errors[topic])}")
 
-    def _read_logs(self, draft: GroupSnapshot, seen: ClusterSeen, *, times: bool) -> None:
+    def _read_logs(self, drafts: Sequence[GroupSnapshot], seen: ClusterSeen, *, times: bool) -> None:
+        """Fill the logs of all groups: a leader is asked once, for all partitions."""
+        topics: set[str] = set().union(*(draft.topics for draft in drafts))
+        logs: dict[TopicPartition, LogState] = {}
         by_leader: dict[Endpoint, list[TopicPartition]] = {}
-        for topic, node in draft.topics.items():
-            for number in node.partitions:
-                if (tp := TopicPartition(topic, number)) not in seen.partitions:
-                    draft.logs[tp] = LogState(problem="the brokers do not know it (yet)")
         for tp, one in seen.partitions.items():
-            if tp.topic not in draft.topics:
+            if tp.topic not in topics:
                 continue
-            problem = (
-                "" if not one.error or one.error == error_codes.REPLICA_NOT_AVAILABLE else error_codes.name(one.error)
-            )
-            draft.logs[tp] = LogState(leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem)
+            passing = not one.error or one.error == error_codes.REPLICA_NOT_AVAILABLE
+            problem = "" if passing else error_codes.name(one.error)
+            logs[tp] = LogState(leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem)
             if one.leader is not None and one.leader in self._endpoints:
                 by_leader.setdefault(self._endpoints[one.leader], []).append(tp)
-        offsets = {tp: draft.committed(tp) for tp in draft.partitions()} if times else {}
-        committed = {tp: offset for tp, offset in offsets.items() if offset is not None}
+        places = _places(drafts) if times else {}
 
         def ask(endpoint: Endpoint) -> None:
             with closing(self._client.channels.connected(endpoint, self._deadline)) as channel:
-                self._ask_leader(draft, channel, by_leader[endpoint], committed)
+                self._ask_leader(channel, by_leader[endpoint], logs, places)
 
         _, failed = self._each(by_leader, ask)
-        for endpoint, error in failed.items():
-            draft.problem(f"broker {endpoint.broker_id}", error)
+        for endpoint in failed:
             for tp in by_leader[endpoint]:
-                if draft.logs[tp].end is None:
-                    draft.logs[tp] = replace(draft.logs[tp], problem=f"broker {endpoint.broker_id} did not answer")
+                if logs[tp].end is None:
+                    logs[tp] = replace(logs[tp], problem=f"broker {endpoint.broker_id} did not answer")
+        of_topics: dict[str, dict[TopicPartition, LogState]] = {topic: {} for topic in topics}
+        for tp, log in logs.items():
+            of_topics[tp.topic][tp] = log
+        for draft in drafts:
+            self._take_logs(draft, of_topics, times=times)
+            for endpoint, error in failed.items():
+                if any(tp in draft.logs for tp in by_leader[endpoint]):
+                    draft.problem(f"broker {endpoint.broker_id}", error)
+
+    def _take_logs(
+        self, draft: GroupSnapshot, logs: Mapping[str, Mapping[TopicPartition, LogState]], *, times: bool
+    ) -> None:
+        for topic, node in draft.topics.items():
+            draft.logs.update(logs[topic])
+            for number in node.partitions:
+                if (tp := TopicPartition(topic, number)) not in draft.logs:
+                    draft.logs[tp] = LogState(problem="the brokers do not know it (yet)")
+        for tp in draft.partitions() if times else ():
+            offset, log = draft.committed(tp), draft.logs.get(tp)
+            time = None if offset is None or log is None else self._times.of(tp, offset)
+            if time is not None and log is not None:
+                draft.logs[tp] = replace(log, message_time=time)
 
     def _ask_leader(
         self,
-        draft: GroupSnapshot,
         channel: BrokerChannel,
         partitions: Sequence[TopicPartition],
-        committed: Mapping[TopicPartition, int],
+        logs: dict[TopicPartition, LogState],
+        places: Mapping[TopicPartition, Collection[int]],
     ) -> None:
-        """Fill the logs of partitions with the same leader. Several threads do this at once, for other partitions."""
+        """Fill the logs of partitions with the same leader. Several threads do this at once, for other partitions.
+
+        A fetch reads one place of each partition. Places for which no time is left have no time in this reading.
+        """
         for tp, span in log_spans(channel, partitions, self._deadline).items():
-            draft.logs[tp] = replace(draft.logs[tp], start=span.start, end=span.end, problem=span.problem)
-        wanted = {}
+            logs[tp] = replace(logs[tp], start=span.start, end=span.end, problem=span.problem)
+        left: dict[TopicPartition, list[int]] = {}
         for tp in partitions:
-            offset, log = committed.get(tp), draft.logs[tp]
-            if offset is not None and log.start is not None and log.end is not None and log.start <= offset < log.end:
-                wanted[tp] = offset
-        for tp, time in message_times(channel, wanted, self._deadline).items():
-            draft.logs[tp] = replace(draft.logs[tp], message_time=time)
+            log = logs[tp]
+            if log.start is not None and log.end is not None:
+                inside = [o for o in places.get(tp, ()) if log.start <= o < log.end and not self._times.knows(tp, o)]
+                if inside:
+                    left[tp] = inside
+        until = Deadline(self._deadline.bounded(TIMES_WITHIN) * TIMES_SHARE)
+        while left and not until.expired:
+            wanted = {tp: offsets.pop() for tp, offsets in left.items()}
+            for tp, time in message_times(channel, wanted, self._deadline).items():
+                self._times.take(tp, wanted[tp], time)
+            left = {tp: offsets for tp, offsets in left.items() if offsets}
 
     def _each(
         self, endpoints: Collection[Endpoint], ask: Callable[[Endpoint], T]
@@ -237,8 +341,59 @@ class BrokersReader:
         return told, failed
 
 
+class MessageTimes:
+    """The timestamps of the messages at offsets, asked once. Several threads use it, each for other partitions."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[TopicPartition, int], int] = {}
+        self._used: dict[tuple[TopicPartition, int], int] = {}
+
+    def of(self, tp: TopicPartition, offset: int) -> int | None:
+        """Return the time at an offset, None if it is unknown."""
+        time = self._known.get((tp, offset))
+        if time is not None:
+            self._used[tp, offset] = time
+        return time
+
+    def knows(self, tp: TopicPartition, offset: int) -> bool:
+        """Return whether the time need not be asked for: where no message is yet, one may come."""
+        return self._known.get((tp, offset), NO_MESSAGE) != NO_MESSAGE
+
+    def take(self, tp: TopicPartition, offset: int, time: int) -> None:
+        """Take in a time."""
+        self._known[tp, offset] = time
+
+    def sweep(self) -> None:
+        """Forget the times that nobody has used since the last call."""
+        self._known, self._used = self._used, {}
+
+
+def _places(drafts: Iterable[GroupSnapshot]) -> dict[TopicPartition, set[int]]:
+    """Return the committed offsets of all groups by partition."""
+    found: dict[TopicPartition, set[int]] = {}
+    for draft in drafts:
+        for tp in draft.partitions():
+            offset = draft.committed(tp)
+            if offset is not None:
+                found.setdefault(tp, set()).add(offset)
+    return found
+
+
+def coordinating_partition(group: str, partitions: int) -> int:
+    """Return the number of the partition of the topic of offsets whose leader coordinates a group."""
+    return (java_hash(group) & 0x7FFFFFFF) % partitions
+
+
+def _known_offsets(stored: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, KafkaOffset]:
+    return {tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error}
+
+
 def _described(channel: GroupChannel, group: str, deadline: Deadline) -> BrokersGroup:
-    found = _group_of(channel.describe([group], deadline)[group], channel.endpoint)
+    return _with_assigned(channel, group, channel.describe([group], deadline)[group], deadline)
+
+
+def _with_assigned(channel: GroupChannel, group: str, described: GroupDescription, deadline: Deadline) -> BrokersGroup:
+    found = _group_of(described, channel.endpoint)
     if found.state != "Dead":
         return found
     # a broker answers that request for a group of another protocol as for an unknown one

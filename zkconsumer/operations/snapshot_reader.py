@@ -8,19 +8,29 @@ that the group does not use. One thread at a time calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerError,
+    ChrootMissingError,
+    NoBrokersError,
+    RegistryError,
+    RegistryUnavailableError,
+    SessionLostError,
+    ZkConsumerError,
+)
 from zkconsumer.fetch.message_lookup import message_times
 from zkconsumer.kafka import error_codes
-from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.operations.brokers_reader import BrokersReader
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.brokers_reader import BrokersReader, MessageTimes
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, Problem, TopicNode
+from zkconsumer.operations.held_groups import HeldGroups
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -37,6 +47,14 @@ SERVERS_BELIEVED = 10.0
 """Seconds after which ZooKeeper's servers are asked again for their statistics."""
 _PROBE = 5.0
 """Seconds for the search of the right chroot."""
+BATCH = 100
+"""Groups that are read together when they are read for the first time, so that the first answers come soon."""
+PATIENCE = 3.0
+"""Timeouts in which a group that is held by watches must be read. Only the first reading of a large one needs them."""
+SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | ZkConsumerError]"
+"""A group's name, and its snapshot or the error in place of it."""
+_Part: TypeAlias = "tuple[GroupSnapshot, ZooKeeperReader | None, RegistryError | None]"
+"""A draft with ZooKeeper's part, the reader if ZooKeeper answered, the error if it did not."""
 _GROUP_TYPES = ("consumer", "")
 """The protocol types of consumers: the second one has offsets and never had members."""
 
@@ -50,6 +68,10 @@ class LiveSource:
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
         self._servers = _Servers(client)
+        self._held: HeldGroups | None = None
+        self._times = MessageTimes()
+        self._known: set[str] = set()
+        self._compared = time.monotonic()
 
     def close(self) -> None:
         """Close the connections."""
@@ -63,8 +85,11 @@ class LiveSource:
         deadline, found, failed = (Deadline(self.client.timeout), set[str](), list[ZkConsumerError]())
         if self.client.zookeeper:
             try:
-                session = self._session("", deadline)
-                found.update(session.children(paths.CONSUMERS, deadline) or ())
+                if self._held is not None:
+                    self._held.begin()
+                    found.update(self._held.names(self._zookeeper_deadline(deadline)))
+                else:
+                    found.update(self._session("", deadline).children(paths.CONSUMERS, deadline) or ())
             except RegistryError as error:
                 if not self.client.knows_brokers:
                     raise
@@ -84,59 +109,137 @@ class LiveSource:
 
     def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
         """Return the group now, see :class:`~zkconsumer.operations.group_snapshot.SnapshotSource`."""
+        ((_, found),) = self._read([group], None, times=message_times)
+        self._times.sweep()
+        if isinstance(found, ZkConsumerError):
+            raise found
+        return found
+
+    def snapshots(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
+        """Yield the snapshot of each group, or the error that keeps it from being read, in batches.
+
+        Each later call costs what has changed since: nodes are held by watches. The brokers are asked for a whole batch
+        at once. A call forgets groups that it does not name. ``message_times`` as for :meth:`snapshot`.
+        """
+        held = self._holding(Deadline(self.client.timeout))
+        if held is not None:
+            held.begin()
+        old = [group for group in groups if group in self._known]
+        new = [group for group in groups if group not in self._known]
+        self._known = set(groups)
+        for batch in (old, *(new[begin : begin + BATCH] for begin in range(0, len(new), BATCH))):
+            if batch:
+                yield from self._read(batch, held, times=message_times)
+        if held is not None:
+            held.leave(groups)
+            held.compare(max(0.0, time.monotonic() - self._compared), Deadline(self.client.timeout))
+        self._compared = time.monotonic()
+        self._times.sweep()
+
+    @property
+    def differences(self) -> int:
+        """The number of nodes that had changed without an event, as comparisons found."""
+        return 0 if self._held is None else self._held.differences
+
+    def _holding(self, deadline: Deadline) -> HeldGroups | None:
+        """Return the groups that watches hold, None while ZooKeeper is not asked or does not answer."""
+        if self._held is None and self.client.zookeeper:
+            try:
+                self._held = HeldGroups(self._session("", deadline))
+            except RegistryError:
+                return None  # each group's reading tells
+        return self._held
+
+    def _read(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
         client, deadline = self.client, Deadline(self.client.timeout)
-        draft = GroupSnapshot(
-            group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
-        )
+        failed: dict[str, ZkConsumerError] = {}
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
             servers = beside.submit(self._servers.read, deadline) if client.zookeeper else None
-            reader, failed = self._read_zookeeper(draft, deadline)
-            try:
-                self._read_brokers(draft, reader, deadline.earlier(LAST_SHARE * client.timeout), times=message_times)
-            except (RegistryError, BrokerError) as error:
-                if failed is not None:
-                    raise RegistryError(f"{failed}. The brokers: {error}") from None
-                if reader is None:
-                    raise
-                draft.problem("brokers", self._with_advice(error, group))
-                reader.partition_states(deadline)
-            if reader is not None:
-                reader.complete_topics()
-            if servers is not None:
-                draft.servers = servers.result()
-        if draft.suppressed:
-            draft.problems += (Problem("problems", f"{draft.suppressed} more of them are not listed"),)
-            draft.suppressed = 0
-        return draft
+            parts = list(self._read_zookeeper(groups, held, deadline, failed))
+            if len(groups) > 1:
+                deadline = Deadline(client.timeout)  # each group had its own
+            self._read_brokers(parts, deadline.earlier(LAST_SHARE * client.timeout), failed, times=times)
+            for draft, reader, _ in parts:
+                if reader is not None and draft.group not in failed:
+                    reader.complete_topics()
+                if servers is not None:
+                    draft.servers = servers.result()
+        drafts = {draft.group: draft for draft, _, _ in parts}
+        for group in groups:
+            if group in failed:
+                yield group, failed[group]
+                continue
+            draft = drafts[group]
+            if draft.suppressed:
+                draft.problems += (Problem("problems", f"{draft.suppressed} more of them are not listed"),)
+                draft.suppressed = 0
+            yield group, draft
 
     def _read_zookeeper(
-        self, draft: GroupSnapshot, deadline: Deadline
-    ) -> tuple[ZooKeeperReader | None, RegistryError | None]:
-        """Read ZooKeeper's part. Return the reader, or the error of a ZooKeeper that cannot be asked at all."""
-        if not self.client.zookeeper:
-            return None, None
-        try:
-            session = self._session(draft.group, deadline)
-            reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
-            if not reader.read():
-                reader.broker_nodes.clear()  # some may be missing
-            return reader, None
-        except RegistryError as error:
-            if not self.client.knows_brokers:
-                raise  # it would have named the brokers
-            draft.problem(f"ZooKeeper {self.client.zookeeper}", error)
-            return None, error
+        self,
+        groups: Sequence[str],
+        held: HeldGroups | None,
+        deadline: Deadline,
+        failed: dict[str, ZkConsumerError],
+    ) -> Iterator[_Part]:
+        """Yield ZooKeeper's part of each group, or the error of a ZooKeeper that cannot be asked at all.
+
+        Once ZooKeeper is away, it is not asked for the other groups: each would wait for its own timeout.
+        """
+        client, away = self.client, None
+        for group in groups:
+            draft = GroupSnapshot(
+                group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
+            )
+            if not client.zookeeper:
+                yield draft, None, None
+                continue
+            try:
+                if away is not None:
+                    raise away
+                held_until = Deadline(PATIENCE * client.timeout)  # what was read until then is kept for the next call
+                until = self._zookeeper_deadline(deadline) if held is None else held_until
+                yield self._nodes_of(draft, held, until)
+            except RegistryError as error:
+                away = error if isinstance(error, RegistryUnavailableError | SessionLostError) else None
+                if client.knows_brokers:
+                    draft.problem(f"ZooKeeper {client.zookeeper}", error)
+                    yield draft, None, error
+                else:
+                    failed[group] = error  # it would have named the brokers
+
+    def _nodes_of(self, draft: GroupSnapshot, held: HeldGroups | None, deadline: Deadline) -> _Part:
+        if held is not None:
+            reader, draft, complete = held.read(draft, deadline)
+        else:
+            reader = ZooKeeperReader(self._session(draft.group, deadline), draft, deadline)
+            complete = reader.read()
+        if not complete:
+            reader.broker_nodes.clear()  # some may be missing
+        return draft, reader, None
 
     def _read_brokers(
-        self, draft: GroupSnapshot, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
+        self, parts: Sequence[_Part], deadline: Deadline, failed: dict[str, ZkConsumerError], *, times: bool
     ) -> None:
-        client = self.client
-        if not client.bootstrap and reader is not None and reader.broker_nodes:
-            endpoints: Sequence[Endpoint] = client.reachable(reader.broker_nodes)
-        else:
-            endpoints = client.brokers(deadline)
-        exists = reader.offsets_topic if reader is not None else None
-        BrokersReader(client, endpoints, deadline).read(draft, offsets_topic=exists, times=times)
+        client, drafts = self.client, [draft for draft, _, _ in parts]
+        readers = [reader for _, reader, _ in parts if reader is not None]
+        named = next((reader.broker_nodes for reader in readers if reader.broker_nodes), None)
+        exists = next((reader.offsets_topic for reader in readers if reader.offsets_topic is not None), None)
+        if not drafts:
+            return
+        try:
+            endpoints = client.reachable(named) if named and not client.bootstrap else client.brokers(deadline)
+            BrokersReader(client, endpoints, deadline, self._times).read(drafts, offsets_topic=exists, times=times)
+        except (RegistryError, BrokerError) as error:
+            advice = self._with_advice(error, drafts[0].group)
+            for draft, reader, missing in parts:
+                if missing is not None:
+                    failed[draft.group] = RegistryError(f"{missing}. The brokers: {error}")
+                elif reader is None:
+                    failed[draft.group] = error
+                else:
+                    draft.problem("brokers", advice)
+                    reader.partition_states(deadline)
 
     def chroot_advice(self, group: str) -> str:
         """Return where the group, or the brokers, are if the chroot is not the right one; else an empty text."""

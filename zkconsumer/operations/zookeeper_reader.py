@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Protocol
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.placement_plan import InvalidPlanError, decode_plan
@@ -37,7 +38,6 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
 from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
-from zkconsumer.zookeeper.session import Session
 
 MOST_NODES = 100_000
 """The most members, owners, offsets, and topics that are read of one group: some 100 MB."""
@@ -55,13 +55,28 @@ _LAST_PARTITION = (1 << 31) - 1
 _KNOWN = ("ids", "owners", "offsets", "placement", "loads", *BALANCE_PARTS)
 
 
+class NodeSource(Protocol):
+    """Reads nodes: a session, or groups that are held by watches."""
+
+    @property
+    def hosts(self) -> str:
+        """The servers, for errors."""
+
+    @property
+    def last_zxid(self) -> int:
+        """The last transaction that an answer told of."""
+
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+        """Yield the answer to each read, in order. Raises RegistryError."""
+
+
 class ZooKeeperReader:
     """Fills the part of a snapshot that comes from ZooKeeper.
 
     Arguments: ``session`` is open; ``draft`` is what to fill.
     """
 
-    def __init__(self, session: Session, draft: GroupSnapshot, deadline: Deadline) -> None:
+    def __init__(self, session: NodeSource, draft: GroupSnapshot, deadline: Deadline) -> None:
         self._session = session
         self._draft = draft
         self._deadline = deadline
@@ -93,6 +108,10 @@ class ZooKeeperReader:
         finally:
             self._draft.zxid = self._session.last_zxid
         return True
+
+    def go_on(self, draft: GroupSnapshot, deadline: Deadline) -> None:
+        """Fill another draft from now on, which has what was read so far."""
+        self._draft, self._deadline = draft, deadline
 
     def partition_states(self, deadline: Deadline) -> None:
         """Read leaders and in-sync replicas from ZooKeeper, for when no broker answers."""

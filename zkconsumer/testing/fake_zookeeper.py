@@ -249,14 +249,15 @@ class FakeSession(Session):
             server.watch(CHILD_WATCH, path, watch, self)
             return tuple(server.children(path))
 
-    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline, watch: Watch | None = None) -> Iterator[Reading]:
         """Yield the answer to each read. Rights are not kept here."""
         for one in wanted:
-            (node,) = self.read([one.path], deadline)
+            watched = watch if one.part in (NodePart.CONTENT, NodePart.STAT) else None
+            (node,) = self.read([one.path], deadline, watched, watch_missing=one.part is NodePart.STAT)
             if node is None or node is FORBIDDEN:
                 yield Reading(one, forbidden=node is FORBIDDEN)
             elif one.part is NodePart.CHILDREN:
-                yield Reading(one, replace(node, data=b""), names=self.children(one.path, deadline) or ())
+                yield Reading(one, replace(node, data=b""), names=self.children(one.path, deadline, watch) or ())
             else:
                 yield Reading(one, node if one.part is NodePart.CONTENT else replace(node, data=b""))
 

@@ -2,19 +2,29 @@
 
 A node is read once and then only again after its watch fired, so a change costs what changed and not the size of the
 group. ZooKeeper's watches fire once: reading again arms them again. The owner of a :class:`NodeCache` is one thread
-(the group's); kazoo's callback thread only marks a path as stale and passes its name on.
+(the group's); kazoo's callback thread only marks a path as stale and passes its name on. :class:`WatchedReadings`
+serves a thread that reads many groups and only reads: it keeps stats and rights as well, and knows which group changed.
 
 The original lists and reads everything again for every event; zkclient keeps the watches armed for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, NodeEventKind, Seen
+from zkconsumer.zookeeper.node_values import (
+    OUTDATED,
+    Look,
+    Node,
+    NodeEvent,
+    NodeEventKind,
+    Reading,
+    Seen,
+    Wanted,
+)
 from zkconsumer.zookeeper.session import Session
 
 T = TypeVar("T")
@@ -115,6 +125,115 @@ class NodeCache:
         elif event.kind is NodeEventKind.CREATED:
             self._deleted.discard(event.path)
         self._notify(event.path)
+
+
+MOST_KEPT_BYTES = 64 * 1024
+"""The longest content that :class:`WatchedReadings` keeps. A longer one is read again with the rest of its group."""
+
+
+class WatchedReadings:
+    """The readings of watched nodes by area: an area is a part of the tree that is read together.
+
+    Pure; one thread. A reading is kept from its read, which armed the watch, to the event of the watch. The event
+    forgets the reading and notes its area in ``changed``. So a reading that is kept is current. An area that was never
+    read to the end stays in ``changed`` as well. The empty area has the nodes that others share; an event there changes
+    the areas that used the node.
+
+    Arguments: ``area_of`` returns the area of a path.
+    """
+
+    def __init__(self, area_of: Callable[[str], str]) -> None:
+        self._area_of = area_of
+        self._kept: dict[str, dict[Wanted, Reading | None]] = {"": {}}
+        self._shared: dict[str, set[Wanted]] = {}
+        self._own: dict[Wanted, Reading | None] = {}
+        self._others: set[Wanted] = set()  # shared nodes that were used outside of an area since the last leave()
+        self._foreign = self._others
+        self.changed: set[str] = set()
+
+    def begin(self, area: str) -> None:
+        """Begin to read an area."""
+        self.changed.add(area)
+        self._kept.setdefault(area, {})
+        self._own, self._foreign = {}, set()
+
+    def end(self, area: str, *, complete: bool) -> None:
+        """Note that the area was read. If it is ``complete``, its readings that were not used now are forgotten."""
+        if complete:
+            self._kept[area], self._shared[area] = self._own, self._foreign
+            self.changed.discard(area)
+        else:
+            self._others |= self._foreign
+        self._own, self._foreign = {}, self._others
+
+    def current(self, wanted: Wanted) -> Reading | None:
+        """Return the kept reading, None if the node must be read."""
+        area = self._area_of(wanted.path)
+        kept = self._kept.get(area, {})
+        if wanted not in kept:
+            return None
+        self._use(area, wanted, kept[wanted])
+        return kept[wanted]
+
+    def keep(self, reading: Reading) -> None:
+        """Keep a reading whose watch is armed. Of a long content only the watch is kept."""
+        wanted, node = reading.wanted, reading.node
+        area = self._area_of(wanted.path)
+        kept = None if node is not None and len(node.data) > MOST_KEPT_BYTES else reading
+        self._kept.setdefault(area, {})[wanted] = kept
+        self._use(area, wanted, kept)
+
+    def _use(self, area: str, wanted: Wanted, kept: Reading | None) -> None:
+        if area:
+            self._own[wanted] = kept
+        else:
+            self._foreign.add(wanted)
+
+    def fired(self, event: NodeEvent) -> None:
+        """Take in the event of a watch."""
+        for part in OUTDATED[event.kind]:
+            self.forget(Wanted(part, event.path))
+
+    def forget(self, wanted: Wanted) -> None:
+        """Forget one reading. Areas that used it have changed."""
+        area = self._area_of(wanted.path)
+        kept = self._kept.get(area, {})
+        if wanted in kept:
+            del kept[wanted]
+            self._own.pop(wanted, None)
+            self.changed.update([area] if area else [name for name, used in self._shared.items() if wanted in used])
+
+    def lost(self) -> None:
+        """Forget all readings: the watches ended with their connection."""
+        self.changed.update(area for area in self._kept if area)
+        self._kept = {area: {} for area in self._kept}
+
+    def leave(self, areas: Collection[str]) -> None:
+        """Forget all areas but these, and what no area shares any more. ``changed`` keeps only these areas."""
+        for area in [area for area in self._kept if area and area not in areas]:
+            del self._kept[area]
+            self._shared.pop(area, None)
+        self.changed.intersection_update(areas)
+        used = self._others.union(*self._shared.values())
+        self._kept[""] = {wanted: kept for wanted, kept in self._kept[""].items() if wanted in used}
+        self._foreign = self._others = set()
+
+    def holds(self, reading: Reading) -> bool:
+        """Return whether this very reading is kept."""
+        return self._kept.get(self._area_of(reading.wanted.path), {}).get(reading.wanted) is reading
+
+    def __contains__(self, wanted: Wanted) -> bool:
+        """Return whether the watch of this part of a node is armed."""
+        return wanted in self._kept.get(self._area_of(wanted.path), {})
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield what is kept, area by area. It may change meanwhile."""
+        for area in list(self._kept):
+            yield from [one for one in self._kept.get(area, {}).values() if one is not None]
+
+    def __len__(self) -> int:
+        """The number of nodes' parts whose watches are armed."""
+        return sum(map(len, self._kept.values()))
 
 
 class DecodedNodes(Generic[T]):

@@ -168,20 +168,22 @@ class Requests(ABC):
         listed |= {path: self._await(result, deadline, path) for path, result in late}
         return Seen(found, {path: None if known is None else tuple(known) for path, known in listed.items()})
 
-    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline, watch: Watch | None = None) -> Iterator[Reading]:
         """Yield the answer to each read, in order; some of the reads are under way at the same time.
+
+        Leaves a ``watch`` on each node whose content, stat or children were read, and on a missing node whose stat was.
 
         For many nodes: what the caller drops takes no memory. The number under way starts at :data:`AT_ONCE`, grows
         with small answers, and shrinks with large ones. Raises RegistryError if ZooKeeper is lost or late; the answers
         until then were yielded.
         """
-        client = self._connected_client()
+        client, watcher = self._connected_client(), self._watcher(watch)
         waiting = iter(wanted)
         window: deque[tuple[Wanted, Any]] = deque()
         room, mean = AT_ONCE, 0.0
         while True:
             for one in islice(waiting, max(0, room - len(window))):
-                window.append((one, _sent(client, one)))
+                window.append((one, _sent(client, one, watcher)))
             if not window:
                 return
             one, result = window.popleft()
@@ -364,12 +366,12 @@ def _node(data: bytes, stat: Any) -> Node:
     )
 
 
-def _sent(client: KazooClient, one: Wanted) -> Any:
+def _sent(client: KazooClient, one: Wanted, watcher: Callable[[WatchedEvent], None] | None) -> Any:
     if one.part is NodePart.CONTENT:
-        return client.get_async(one.path)
+        return client.get_async(one.path, watcher)
     if one.part is NodePart.CHILDREN:
-        return client.get_children_async(one.path, include_data=True)
-    return client.exists_async(one.path) if one.part is NodePart.STAT else client.get_acls_async(one.path)
+        return client.get_children_async(one.path, watcher, include_data=True)
+    return client.exists_async(one.path, watcher) if one.part is NodePart.STAT else client.get_acls_async(one.path)
 
 
 def _rights(acl: Sequence[Any]) -> str:

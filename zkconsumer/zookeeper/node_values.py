@@ -30,6 +30,24 @@ class NodeEvent:
 Watch = Callable[[NodeEvent], None]
 
 
+class NodePart(Enum):
+    """A part of a node to read."""
+
+    CONTENT = "content and stat"
+    STAT = "stat"
+    CHILDREN = "names of the children, and the stat"
+    RIGHTS = "ACL"
+
+
+OUTDATED: Final = {
+    NodeEventKind.CREATED: tuple(NodePart),
+    NodeEventKind.DELETED: tuple(NodePart),
+    NodeEventKind.CHANGED: (NodePart.CONTENT, NodePart.STAT),
+    NodeEventKind.CHILDREN: (NodePart.CHILDREN,),
+}
+"""The parts of a node that are no longer known after an event. A change of rights has no event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node's content and stat.
@@ -56,15 +74,6 @@ FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
 
 No node has its version; -1 would mean any version.
 """
-
-
-class NodePart(Enum):
-    """A part of a node to read."""
-
-    CONTENT = "content and stat"
-    STAT = "stat"
-    CHILDREN = "names of the children, and the stat"
-    RIGHTS = "ACL"
 
 
 class Wanted(NamedTuple):

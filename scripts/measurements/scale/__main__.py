@@ -32,6 +32,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--real", action="store_true", help="measure real processes instead (minutes)")
     parser.add_argument("--rolling", action="store_true", help="what a rolling restart moves; with --real for real")
     parser.add_argument("--skewed", action="store_true", help="what lag-aware moves; with --real for real (minutes)")
+    parser.add_argument("--groups", type=int, default=0, metavar="N", help="what N groups cost 'serve' and commands")
+    parser.add_argument(
+        "--large", type=int, default=10_000, metavar="N", help="with --groups: partitions of one more group"
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="with --groups: of each measurement")
+    parser.add_argument("--zookeeper", metavar="VERSION", help="with --groups: such as 3.4.14 (default: PySpark's)")
     parser.add_argument("--turns", type=int, default=3, metavar="N", help="with --real (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=500, metavar="N", help="with --real (default: %(default)s)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the simulation's figures there")
@@ -88,6 +94,11 @@ def main() -> int:
     results: dict[str, Any] = {"machine": machine.describe(), "load_average_at_start": machine.load()}
     if arguments.rolling:
         results["rolling"] = rolling_restarts(real=arguments.real, partitions=arguments.partitions)
+    elif arguments.groups:
+        from scripts.measurements.scale import groups
+
+        large, seconds = arguments.large, arguments.seconds
+        results["groups"] = groups.measure(arguments.groups, large, seconds, arguments.zookeeper)
     elif arguments.skewed:
         results["skewed"] = skewed_loads(real=arguments.real)
     elif arguments.real:

@@ -23,7 +23,12 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.api_schema import ApiSchema
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
-from zkconsumer.kafka.group_schemas import CONSUMER_GROUP_DESCRIBE, GROUP_MESSAGES, TOOL_MESSAGES
+from zkconsumer.kafka.group_schemas import (
+    CONSUMER_GROUP_DESCRIBE,
+    GROUP_MESSAGES,
+    OFFSET_FETCH_OF_GROUPS,
+    TOOL_MESSAGES,
+)
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -47,9 +52,13 @@ def soon(seconds: float = 20) -> Deadline:
     return Deadline(scaled(seconds))
 
 
+def message_of(asked: Asked) -> ApiSchema:
+    return OFFSET_FETCH_OF_GROUPS if (asked.api, asked.version) == (9, 8) else BY_KEY[asked.api]
+
+
 def read(asked: Asked) -> tuple[ApiSchema, dict[str, Any]]:
     """A request, behind the tags of the newer header."""
-    message = BY_KEY[asked.api]
+    message = message_of(asked)
     body = asked.body
     if message.compact(asked.version):
         assert body[:1] == b"\0"
@@ -58,7 +67,7 @@ def read(asked: Asked) -> tuple[ApiSchema, dict[str, Any]]:
 
 
 def reply(peer: Peer, asked: Asked, values: Mapping[str, Any]) -> None:
-    message = BY_KEY[asked.api]
+    message = message_of(asked)
     head = b"\1\5\3tag" if message.compact(asked.version) else b""  # a tagged field that nobody knows
     peer.answer(asked.correlation_id, head + message.write(message.response, asked.version, values))
 
@@ -192,6 +201,13 @@ def test_offsets_that_a_transaction_may_change_are_none() -> None:
         with pytest.raises(NotCoordinatorError):
             channel.offsets("g", [HERE], soon())
     assert asked[0][2] == {"group_id": "g", "topics": None, "require_stable": True}
+    of_groups = {"groups": [{"group_id": name, "error_code": 0, **answer(stored)} for name in "gh"]}
+    ranges = {**ALL, **{message.key: (0, 99) for message in TOOL_MESSAGES}}
+    with coordinator(of_groups, of_groups, ranges=ranges) as (channel, asked):
+        assert channel.offsets_of("gh", soon()) == {name: {HERE: (5, 0, "x", 2)} for name in "gh"}
+        with pytest.raises(BrokerError, match="says nothing of 'i'"):
+            channel.offsets_of("hi", soon())
+    assert [one["topics"] for one in asked[0][2]["groups"]] == [None, None]
 
 
 def test_leaving_tells_what_was_wrong_with_the_member() -> None:

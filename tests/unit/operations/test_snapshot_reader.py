@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import cast
 
@@ -24,7 +25,7 @@ from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
-from zkconsumer.operations.brokers_reader import member_of
+from zkconsumer.operations.brokers_reader import coordinating_partition, member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -268,6 +269,34 @@ def test_one_broker_that_is_away_costs_its_partitions(sources: list[LiveSource])
     ends = {tp.partition: log.end for tp, log in found.logs.items()}
     assert sorted(ends.values(), key=str) == [0, None]
     assert [one.what for one in found.problems] == ["broker 1"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_many_groups_are_read_as_each_alone(away: bool, sources: list[LiveSource]) -> None:
+    """In one batch; the second reading is of held nodes. A broker that is away keeps only its own groups unknown."""
+    with FakeCluster(brokers=2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.append("t", 0, [b"a", b"b"])
+        cluster.create_topic("u1", 1)
+        a_group(cluster)
+        cluster.zookeeper.put("/consumers/h/offsets/t/0", b"0")
+        join(cluster, "k").close()
+        names = ["g", "h", "k", "none"]
+        if away:
+            cluster.brokers[1 - present(cluster.coordinator("k"))].stop()
+        many, alone = (source_of(sources, cluster.zookeeper_connect) for _ in range(2))
+        for _ in range(2):
+            found = dict(many.snapshots(names, message_times=True))
+            for name in names:
+                wanted = alone.snapshot(name, message_times=True)
+                one = cast("GroupSnapshot", found[name])
+                wanted = replace(wanted, taken=one.taken, zxid=one.zxid, servers=one.servers)
+                if one.brokers_group is not None and wanted.brokers_group is not None:
+                    assert one.brokers_group.state == wanted.brokers_group.state
+                    one.brokers_group = wanted.brokers_group  # for a dead one, only a search tells the coordinator
+                assert one == wanted or (away and any("brokers' group" in p.what for p in one.problems))
+        assert away or many.differences == 0
+    assert [coordinating_partition(name, 50) for name in ("g", "group-1", "\u00e4\U0001f600")] == [3, 49, 7]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\0\0\0\0\0\5"])

@@ -140,7 +140,9 @@ class Routes:
         if board.ended:
             return "the poller has ended"
         if board.completed is None:
-            return "the first poll has not completed"
+            return "the first poll has not completed" + (
+                f": {board.missing} groups are missing" if board.missing else ""
+            )
         if board.failure:
             return "the last poll could read nothing"
         late = _now() - board.completed > 1000 * (_LATE * self._interval + board.seconds)
@@ -157,7 +159,8 @@ class Routes:
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
                 found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
-                return document({**found, "interval": self._interval, "left_out": board.left_out})
+                counts = {"left_out": board.left_out, "missing": board.missing}
+                return document({**found, "interval": self._interval, **counts})
             case ("api", "groups", group):
                 return self._group(board, group, request.query, now)
             case ("api", "events"):

@@ -82,6 +82,8 @@ def _server(board: Board) -> Iterable[Family]:
         ("poll_failures_total", "counter", "Polls in which a group could not be read", board.failures),
         ("poll_duration_seconds", "gauge", "Duration of the last poll", seconds),
         ("groups_left_out", "gauge", "Groups beyond the most that are watched", board.left_out),
+        ("groups_missing", "gauge", "Groups that were not read yet, since the server began", board.missing),
+        ("differences_total", "counter", "Nodes that had changed without an event of ZooKeeper", board.differences),
     ):
         family = Family(f"zkconsumer_serve_{name}", kind, text)
         family.add(value)

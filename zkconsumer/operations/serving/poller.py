@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
+from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.errors import (
     BrokerUnavailableError,
     RegistryError,
@@ -17,14 +19,15 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.held_groups import ManyGroups
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.api import judge_watched
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
+from zkconsumer.operations.serving.watched_group import WatchedGroup, depends_on, observed, unread
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 
-MOST_GROUPS = 1000
+MOST_GROUPS = 5000
 """Groups beyond this number, in the order of their names, are not watched; the board counts them."""
 MOST_POINTS = 360
 LEAST_POINTS = 10
@@ -33,6 +36,10 @@ HISTORY_VALUES = 4_000_000
 """The most lags that the histories of all groups hold together, 8 bytes each."""
 _LEAST_PAUSE = 0.1
 """The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
+_PARTLY = 1.0
+"""Seconds between two boards while the groups are read for the first time."""
+JUDGED_WITHIN = 60
+"""Seconds after which a group is judged again although nothing of it has changed: some findings depend on the time."""
 
 _AWAY = (RegistryUnavailableError, SessionLostError, BrokerUnavailableError)
 """Errors that the other groups would meet as well."""
@@ -44,7 +51,9 @@ class Board:
 
     ``polls`` counts polls, ``failures`` those in which a group could not be read. ``completed`` is the end of the last
     poll in milliseconds since 1970, ``seconds`` its duration. ``failure`` says why nothing could be read in it, and is
-    empty if something could. ``left_out`` groups are beyond :data:`MOST_GROUPS`.
+    empty if something could. ``left_out`` groups are beyond :data:`MOST_GROUPS`. ``missing`` groups have not been read
+    yet, None before the groups are known: during the first poll there are boards of what is known so far.
+    ``differences`` counts nodes that had changed without an event of ZooKeeper, as later comparisons found.
     """
 
     groups: Mapping[str, WatchedGroup] = field(default_factory=dict)
@@ -55,6 +64,8 @@ class Board:
     seconds: float = 0.0
     failure: str = ""
     left_out: int = 0
+    missing: int | None = None
+    differences: int = 0
     ended: bool = False
 
 
@@ -84,6 +95,7 @@ class Poller:
         self._message_times = message_times
         self._histories = histories
         self._board = Board()
+        self._judged: dict[str, _Judged] = {}
         self._lock = InterruptibleLock()
         self._changed = threading.Condition(self._lock)
         self._stopping = threading.Event()
@@ -142,8 +154,12 @@ class Poller:
             self._rest(time.monotonic())
 
     def _rest(self, began: float) -> None:
-        spent = time.monotonic() - began
-        self._stopping.wait(max(self._interval - spent, self._interval * _LEAST_PAUSE))
+        """Wait, so that the next board is out one interval after this poll began.
+
+        A change of a node is then shown within one interval. Readings that take long do not come more often for that.
+        """
+        spent, interval = time.monotonic() - began, self._interval
+        self._stopping.wait(max(interval - 2 * spent, min(spent, interval - spent), interval * _LEAST_PAUSE))
 
     def _failed(self, error: BaseException) -> None:
         """Publish that nothing could be read."""
@@ -174,15 +190,26 @@ class Poller:
         except Exception as error:  # noqa: BLE001 (hostile content may raise anything, and the next poll may succeed)
             self._failed(error)
             return
-        before = self._board
-        names = sorted({*listed[:MOST_GROUPS], *before.groups})
+        before, first = self._board, set(listed[:MOST_GROUPS])
+        names = sorted({*first, *before.groups})
         reading = _Reading(
-            source, before, max(1, len(names)), message_times=self._message_times, histories=self._histories
+            source,
+            before,
+            max(1, len(names)),
+            self._judged,
+            message_times=self._message_times,
+            histories=self._histories,
         )
-        for name in names:
+        told = time.monotonic()
+        for done, (name, found) in enumerate(reading.snapshots(names), 1):
             if self._stopping.is_set():
                 return
-            reading.read(name, listed=name in set(listed))
+            reading.take(name, found, listed=name in first)
+            if before.completed is None and time.monotonic() - told > _PARTLY:
+                told = time.monotonic()
+                known = {**before.groups, **reading.groups}, {**before.judgements, **reading.judgements}
+                self._publish(replace(before, groups=known[0], judgements=known[1], missing=len(names) - done))
+        self._judged = reading.judged
         self._publish(
             Board(
                 reading.groups,
@@ -193,50 +220,87 @@ class Poller:
                 time.monotonic() - began,
                 reading.why if names and reading.failed == len(names) else "",
                 max(0, len(listed) - MOST_GROUPS),
+                missing=0,
+                differences=source.differences if isinstance(source, ManyGroups) else 0,
             )
         )
+
+
+_Judged: TypeAlias = tuple[int, object, Judgement]
+"""A judgement with what it was made of, and the time until which it counts if nothing of that changes."""
 
 
 class _Reading:
     """One poll over the groups. A group that cannot be read stays as it was."""
 
     def __init__(
-        self, source: SnapshotSource, before: Board, count: int, *, message_times: bool, histories: bool
+        self,
+        source: SnapshotSource,
+        before: Board,
+        count: int,
+        before_judged: Mapping[str, _Judged],
+        *,
+        message_times: bool,
+        histories: bool,
     ) -> None:
         self._source = source
         self._before = before
         self._values = HISTORY_VALUES // count
+        self._before_judged = before_judged
         self._message_times = message_times
         self._histories = histories
         self.groups: dict[str, WatchedGroup] = {}
         self.judgements: dict[str, Judgement] = {}
+        self.judged: dict[str, _Judged] = {}
         self.failed = 0
         self.why = ""
-        self._away = ""
 
-    def read(self, name: str, *, listed: bool) -> None:
-        """Read one group. A group that is not ``listed`` any more leaves, if nothing of it is left."""
+    def snapshots(self, names: Sequence[str]) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
+        """Yield the snapshot of each group, or the error in place of it."""
+        if isinstance(self._source, ManyGroups):
+            yield from self._source.snapshots(names, message_times=self._message_times)
+            return
+        away: Exception | None = None
+        for name in names:
+            try:
+                if away is not None:
+                    raise away  # otherwise each group waits for its own timeout
+                yield name, self._source.snapshot(name, message_times=self._message_times)
+            except Exception as error:  # noqa: BLE001 (hostile content may raise anything)
+                away = error if isinstance(error, _AWAY) else None
+                yield name, error
+
+    def take(self, name: str, found: GroupSnapshot | Exception, *, listed: bool) -> None:
+        """Take one group's snapshot in. A group that is not ``listed`` any more leaves, if nothing of it is left."""
         known = self._before.groups.get(name)
         try:
-            if self._away:
-                raise RegistryUnavailableError(self._away)  # otherwise each group waits for its own timeout
+            if isinstance(found, Exception):
+                raise found
             if known is None and self._histories:
                 for earlier in self._source.history(name):
                     known = observed(known, earlier, self._points(earlier))
-            snapshot = self._source.snapshot(name, message_times=self._message_times)
-            if _blank(snapshot) and snapshot.problems:
-                raise _unreadable(snapshot)
-            if _blank(snapshot) and not listed:
+            if _blank(found) and found.problems:
+                raise _unreadable(found)
+            if _blank(found) and not listed:
                 return
-            watched = observed(known, snapshot, self._points(snapshot))
-            self.groups[name], self.judgements[name] = watched, judge_watched(watched)
+            watched = observed(known, found, self._points(found))
+            self.groups[name], self.judgements[name] = watched, self._judge(name, watched)
         except Exception as error:
             self.failed += 1
             self.why = _reason(error)
-            self._away = self.why if isinstance(error, _AWAY) else self._away
             if not isinstance(error, ZkConsumerError):
                 log.exception("the snapshot of group %a could not be read", name)
             self._keep(name, known, _reason(error))
+
+    def _judge(self, name: str, watched: WatchedGroup) -> Judgement:
+        """Return the judgement, the one before if nothing has changed that it depends on, and it is not old."""
+        until, before, judgement = self._before_judged.get(name, (0, None, Judgement()))
+        present, taken = depends_on(watched), watched.judged.taken
+        if taken >= until or present != before:
+            spread = java_hash(name) % (JUDGED_WITHIN // 2)  # not all groups in the same poll
+            until, judgement = taken + (JUDGED_WITHIN - spread) * 1000, judge_watched(watched)
+        self.judged[name] = until, present, judgement
+        return judgement
 
     def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
         if known is None:

@@ -151,6 +151,16 @@ def _with_zookeeper(before: WatchedGroup, snapshot: GroupSnapshot) -> GroupSnaps
     )
 
 
+def depends_on(watched: WatchedGroup) -> object:
+    """Return what the group's judgement is made of, beside the time and ZooKeeper's statistics of its servers."""
+    one = watched.snapshot
+    return (
+        *(one.members, one.owners, one.offsets, one.logs, one.topics, one.brokers_group, one.kafka_offsets),
+        *(one.problems, one.acks, one.pointers, one.loans, one.plan, one.acls, one.other_nodes, one.brokers),
+        *(one.group_node, one.ids_node, watched.changes, watched.failure, watched.zookeeper_taken < one.taken),
+    )
+
+
 def unread(before: WatchedGroup, why: str) -> WatchedGroup:
     """Return the group after a reading that failed as a whole. All values stay as they were."""
     return replace(before, serial=before.serial + 1, failure=why or "unknown")

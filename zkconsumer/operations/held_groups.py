@@ -1,0 +1,213 @@
+"""Holds groups by watches: a node is read again only after its watch has fired, or after the connection was lost.
+
+A :class:`HeldGroups` stands in the place of the session for a :class:`ZooKeeperReader`, and answers what it knows. A
+look at a group that has not changed costs no request. After a lost connection every node is read again, because
+kazoo drops all watches then. That is on purpose: to send 40,000 paths in one SetWatches packet would exceed the 1 MB
+that a server accepts (``jute.maxbuffer``), and the server would close the connection again.
+
+Not every change has an event. Rights have no watches. A server since 3.8.4 keeps the event from a session that may not
+read the node any more. So each node is read once more every :data:`COMPARED_WITHIN` seconds, in small parts, and a
+difference is counted and mended. A node that we may not read has no watch, and is asked for again each minute.
+
+One thread calls. Kazoo's callback thread only appends events to a queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from sys import intern
+from time import monotonic
+from typing import Protocol, runtime_checkable
+
+from zkconsumer.errors import RegistryError
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_cache import WatchedReadings
+from zkconsumer.zookeeper.node_values import NodeEvent, NodePart, Reading, Wanted
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+COMPARED_WITHIN = 600.0
+"""Seconds in which every node is read once more, to find a change without an event."""
+FORBIDDEN_AGAIN = 60.0
+"""Seconds after which nodes are asked for again that we were not allowed to read."""
+_GROUPS = paths.CONSUMERS + "/"
+_LISTED = Wanted(NodePart.CHILDREN, paths.CONSUMERS)
+
+
+@runtime_checkable
+class ManyGroups(Protocol):
+    """A source that reads many groups together, at the cost of what has changed since its last reading."""
+
+    @property
+    def differences(self) -> int:
+        """The number of nodes that had changed without an event."""
+
+    def snapshots(
+        self, groups: Sequence[str], *, message_times: bool = False
+    ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
+        """Yield the snapshot of each group, or the error in place of it."""
+
+
+def group_of(path: str) -> str:
+    """Return the group that a node belongs to, empty for a node that groups share."""
+    return path[len(_GROUPS) :].partition("/")[0] if path.startswith(_GROUPS) else ""
+
+
+class HeldGroups:
+    """The groups of one ZooKeeper.
+
+    ``differences`` counts the nodes that had changed without an event, ``comparisons`` how often all were compared.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._nodes = WatchedReadings(group_of)
+        self._events: deque[NodeEvent] = deque()
+        self._epoch = session.lease.epoch
+        self._readers: dict[str, tuple[ZooKeeperReader, GroupSnapshot]] = {}
+        self._forbidden: dict[Wanted, float] = {}
+        self._compared = self._nodes.readings()
+        self._suspects: list[tuple[Reading, Reading]] = []
+        self.differences = 0
+        self.comparisons = 0
+
+    # ---- in place of the session
+
+    @property
+    def hosts(self) -> str:
+        """The servers."""
+        return self._session.hosts
+
+    @property
+    def last_zxid(self) -> int:
+        """The last transaction that an answer told us of."""
+        return self._session.last_zxid
+
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+        """Yield the kept reading of each node or, if there is none, read the node and arm its watch.
+
+        Raises RegistryError as the session does.
+        """
+        asked = [(one, self._nodes.current(one)) for one in wanted]
+        answers = self._session.read_each([one for one, known in asked if known is None], deadline, self._events.append)
+        absent: list[Reading] = []
+        for one, known in asked:
+            reading = known or next(answers)
+            if known is None:
+                if reading.node is None and not reading.forbidden and one.part is not NodePart.STAT:
+                    absent.append(reading)
+                else:
+                    self._keep(reading)
+            yield reading
+        # a missing node takes a watch only with its stat; one that has just come is not kept, but read again next time
+        there = [Wanted(NodePart.STAT, one.wanted.path) for one in absent]
+        for missing, seen in zip(absent, self._session.read_each(there, deadline, self._events.append), strict=True):
+            if seen.node is None and not seen.forbidden:
+                self._keep(missing)
+
+    def _keep(self, reading: Reading) -> None:
+        if reading.forbidden:
+            self._forbidden[reading.wanted] = monotonic() + FORBIDDEN_AGAIN
+        if reading.wanted.part is NodePart.RIGHTS:
+            reading = replace(reading, node=None, rights=intern(reading.rights))  # one text for thousands of nodes
+        self._nodes.keep(reading)
+
+    # ---- a look at all groups
+
+    def begin(self) -> None:
+        """Take in what happened since the last look. Call this before the groups are read."""
+        epoch = self._session.lease.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._events.clear()  # of the connection before
+            self._nodes.lost()
+            self._suspects.clear()
+        while self._events:
+            self._nodes.fired(self._events.popleft())
+        for one in [one for one, until in self._forbidden.items() if until < monotonic()]:
+            del self._forbidden[one]
+            self._nodes.forget(one)
+        for kept, found in self._suspects:
+            if self._nodes.holds(kept):  # no event has come until now
+                self.differences += kept.wanted.part is not NodePart.RIGHTS
+                log.log(
+                    logging.DEBUG if kept.wanted.part is NodePart.RIGHTS else logging.WARNING,
+                    "%a changed without an event: %a, and now %a",
+                    *(kept.wanted.path, _told(kept), _told(found)),
+                )
+                self._nodes.forget(kept.wanted)
+        self._suspects.clear()
+
+    def names(self, deadline: Deadline) -> Sequence[str]:
+        """Return the names of the groups. Raises RegistryError."""
+        (listed,) = self.read_each([_LISTED], deadline)
+        return listed.names
+
+    def read(self, draft: GroupSnapshot, deadline: Deadline) -> tuple[ZooKeeperReader, GroupSnapshot, bool]:
+        """Return the group's reader, its snapshot so far, and whether all of it was read.
+
+        ``draft`` is filled if anything changed; otherwise the snapshot is the one before as of the time of ``draft``.
+        Raises RegistryError.
+        """
+        group = draft.group
+        held = self._readers.get(group)
+        if held is None or group in self._nodes.changed:
+            reader = ZooKeeperReader(self, draft, deadline)
+            complete = False
+            self._nodes.begin(group)
+            try:
+                complete = reader.read()
+            finally:
+                self._nodes.end(group, complete=complete)
+            if complete:
+                self._readers[group] = reader, _copied(draft)
+            return reader, draft, complete
+        reader, before = held
+        found = replace(_copied(before), taken=draft.taken, zxid=self.last_zxid)
+        reader.go_on(found, deadline)
+        return reader, found, True
+
+    def leave(self, groups: Collection[str]) -> None:
+        """Forget all groups but these."""
+        for gone in self._readers.keys() - set(groups):
+            del self._readers[gone]
+        self._nodes.leave(groups)
+        self._forbidden = {one: until for one, until in self._forbidden.items() if one in self._nodes}
+
+    def compare(self, seconds: float, deadline: Deadline) -> None:
+        """Read a part of all nodes once more, as many as are due after so many seconds since the last call."""
+        count = int(len(self._nodes) * seconds / COMPARED_WITHIN) + 1
+        part = list(islice(self._compared, count))
+        if len(part) < count:
+            self.comparisons += bool(part)
+            self._compared = self._nodes.readings()
+        try:
+            again = self._session.read_each([one.wanted for one in part], deadline)
+            for kept, found in zip(part, again, strict=True):
+                if _told(kept) != _told(found):
+                    self._suspects.append((kept, found))
+        except RegistryError as error:
+            log.info("nodes could not be compared: %s", error)
+
+
+def _copied(draft: GroupSnapshot) -> GroupSnapshot:
+    """Return the snapshot with its own copies of what the brokers' answers are added to."""
+    return replace(draft, topics=dict(draft.topics), brokers=dict(draft.brokers), logs={})
+
+
+def _told(reading: Reading) -> object:
+    """Return what an event must tell of. The stat of a read of children has other numbers of the node itself."""
+    node = reading.node
+    if node is None or reading.wanted.part is NodePart.RIGHTS:
+        return reading.forbidden, reading.rights
+    if reading.wanted.part is NodePart.CHILDREN:
+        return node.czxid, sorted(reading.names)
+    return node.czxid, node.mzxid, node.data
