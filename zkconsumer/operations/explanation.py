@@ -23,7 +23,7 @@ LISTED = 20
 """The threads, and the loans, that a text lists."""
 STANDING_STILL = "standing-still"
 
-__all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
+__all__ = ["Cause", "Explanation", "Position", "explain", "explained_in_short", "explained_partitions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,7 @@ def explain(
     analysis = snapshot if isinstance(snapshot, GroupAnalysis) else GroupAnalysis(snapshot)
     should, owner = analysis.expected.get(partition), analysis.owners.get(partition)
     node = analysis.snapshot.owners.get(partition)
-    cause = OwnershipCauses(analysis, partition, should, node).cause()
-    if not cause.reason and verdict.level > Level.NOTE:
-        cause = _judged(verdict, analysis.snapshot.taken)
+    cause = _cause(analysis, partition, verdict)
     return Explanation(
         group=analysis.snapshot.group,
         partition=partition,
@@ -163,6 +161,20 @@ def explain(
         loans=tuple(islice(_loans(analysis.snapshot, partition), LISTED)),
         verdict=verdict,
     )
+
+
+def explained_in_short(analysis: GroupAnalysis, partition: TopicPartition, verdict: PartitionVerdict) -> str:
+    """Return the sentence of :func:`explain` alone, which costs less: a large group has thousands."""
+    should, owner = analysis.expected.get(partition), analysis.owners.get(partition)
+    return _sentence(analysis, partition, should, owner, _cause(analysis, partition, verdict))
+
+
+def _cause(analysis: GroupAnalysis, partition: TopicPartition, verdict: PartitionVerdict) -> Cause:
+    node = analysis.snapshot.owners.get(partition)
+    cause = OwnershipCauses(analysis, partition, analysis.expected.get(partition), node).cause()
+    if not cause.reason and verdict.level > Level.NOTE:
+        return _judged(verdict, analysis.snapshot.taken)
+    return cause
 
 
 def _judged(verdict: PartitionVerdict, now: int) -> Cause:

@@ -157,6 +157,11 @@ class GroupAnalysis:
         return {tp: ThreadId(node.thread) for tp, node in self.snapshot.owners.items() if node.thread}
 
     @cached_property
+    def existing(self) -> frozenset[TopicPartition]:
+        """The partitions that exist, of all known topics."""
+        return frozenset(self.snapshot.partitions_of(self.snapshot.topics))
+
+    @cached_property
     def threads(self) -> Threads:
         """The threads of each readable member by topic."""
         return threads_of(self.view, exclude_internal_topics=True)

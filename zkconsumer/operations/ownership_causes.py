@@ -50,7 +50,7 @@ class OwnershipCauses:
         if analysis.by_brokers is not None:
             return self._of_brokers()
         topic = self._snapshot.topics.get(self._partition.topic)
-        exists = topic is not None and self._partition.partition in topic.partitions
+        exists = self._partition in analysis.existing
         if topic is not None and topic.problem:
             return Cause(
                 "its topic cannot be read", f"the topic's node cannot be read: {topic.problem}", "a readable node"

@@ -51,7 +51,7 @@ BATCH = 100
 """Groups that are read together when they are read for the first time, so that the first answers come soon."""
 PATIENCE = 3.0
 """Timeouts in which a group that is held by watches must be read. Only the first reading of a large one needs them."""
-SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | ZkConsumerError]"
+SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
 """A group's name, and its snapshot or the error in place of it."""
 _Part: TypeAlias = "tuple[GroupSnapshot, ZooKeeperReader | None, RegistryError | None]"
 """A draft with ZooKeeper's part, the reader if ZooKeeper answered, the error if it did not."""
@@ -111,7 +111,7 @@ class LiveSource:
         """Return the group now, see :class:`~zkconsumer.operations.group_snapshot.SnapshotSource`."""
         ((_, found),) = self._read([group], None, times=message_times)
         self._times.sweep()
-        if isinstance(found, ZkConsumerError):
+        if isinstance(found, Exception):
             raise found
         return found
 
@@ -152,7 +152,7 @@ class LiveSource:
 
     def _read(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
         client, deadline = self.client, Deadline(self.client.timeout)
-        failed: dict[str, ZkConsumerError] = {}
+        failed: dict[str, Exception] = {}
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
             servers = beside.submit(self._servers.read, deadline) if client.zookeeper else None
             parts = list(self._read_zookeeper(groups, held, deadline, failed))
@@ -180,7 +180,7 @@ class LiveSource:
         groups: Sequence[str],
         held: HeldGroups | None,
         deadline: Deadline,
-        failed: dict[str, ZkConsumerError],
+        failed: dict[str, Exception],
     ) -> Iterator[_Part]:
         """Yield ZooKeeper's part of each group, or the error of a ZooKeeper that cannot be asked at all.
 
@@ -207,6 +207,8 @@ class LiveSource:
                     yield draft, None, error
                 else:
                     failed[group] = error  # it would have named the brokers
+            except Exception as error:  # noqa: BLE001 (hostile content may raise anything; the other groups are read)
+                failed[group] = error
 
     def _nodes_of(self, draft: GroupSnapshot, held: HeldGroups | None, deadline: Deadline) -> _Part:
         if held is not None:
@@ -219,7 +221,7 @@ class LiveSource:
         return draft, reader, None
 
     def _read_brokers(
-        self, parts: Sequence[_Part], deadline: Deadline, failed: dict[str, ZkConsumerError], *, times: bool
+        self, parts: Sequence[_Part], deadline: Deadline, failed: dict[str, Exception], *, times: bool
     ) -> None:
         client, drafts = self.client, [draft for draft, _, _ in parts]
         readers = [reader for _, reader, _ in parts if reader is not None]

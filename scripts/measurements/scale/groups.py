@@ -64,12 +64,22 @@ class Staged:
             count = MESSAGES * PARTITIONS
             produce_to(self.kafka.address, f"topic{number}", (b"x" * 50 for _ in range(count)), partitions=PARTITIONS)
         if self.large:
-            produce_to(self.kafka.address, LARGE, (b"x" for _ in range(2 * self.large)), partitions=self.large)
+            self._fill_large()
         for group in self.names:
             offsets = {(topic, p): random.randrange(MESSAGES // 2) for topic, p in self.places}
             self._group(group, dict.fromkeys((topic for topic, _ in self.places), 1), offsets)
         if self.large:
             self._group(LARGE, {LARGE: 1}, {(LARGE, p): 1 for p in range(self.large)})
+
+    def _fill_large(self) -> None:
+        """Write two messages to each partition, once the broker knows them all."""
+        for left in reversed(range(30)):
+            try:
+                produce_to(self.kafka.address, LARGE, (b"x" for _ in range(2 * self.large)), partitions=self.large)
+                return
+            except AssertionError:  # it waits for 20 s
+                if not left:
+                    raise
 
     def _group(self, group: str, subscription: dict[str, int], offsets: dict[tuple[str, int], int]) -> None:
         base = f"/consumers/{group}"

@@ -19,7 +19,7 @@ from itertools import chain
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
 from zkconsumer.operations.doctor.findings import Finding
-from zkconsumer.operations.explanation import explain, explained_partitions
+from zkconsumer.operations.explanation import explained_in_short, explained_partitions
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
 from zkconsumer.operations.group_timeline import events, rebalances
 from zkconsumer.operations.group_view import GroupAnalysis, member_host
@@ -38,8 +38,8 @@ REBALANCES = 50
 EXPLAINED = 200_000
 """The most partitions of a group that are explained, times its members. An explanation looks at every member."""
 LEAST_EXPLAINED = 10
-PLANNED_MEMBERS = 2000
-"""The most members of a group whose changes are planned after each reading."""
+PLANNED_MEMBERS, PLANNED_PARTITIONS = 2000, 5000
+"""The most members and owned partitions of a group whose changes are planned after each reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def details(watched: WatchedGroup, judgement: Judgement, before: tuple[WatchedGr
     """
     snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
-    explanations = {tp: explain(analysis, tp, judgement.verdict(tp)).sentence for tp in _to_explain(analysis)}
+    explanations = {tp: explained_in_short(analysis, tp, judgement.verdict(tp)) for tp in _to_explain(analysis)}
     told = before[1] if before is not None and before[0].changes is watched.changes else _of_changes(watched)
     return replace(told, explanations=explanations)
 
@@ -103,7 +103,7 @@ def _plans(analysis: GroupAnalysis) -> Mapping[str, Document]:
 def _plan(title: str, analysis: GroupAnalysis, change: Change) -> Document:
     """Return a forecast. ``problem`` says why there is none, and is null if there is one."""
     plan: dict[str, object] = {"title": title, "text": None, "moves": [], "idle": [], "pauses": [], "notes": []}
-    if len(analysis.snapshot.members) > PLANNED_MEMBERS:
+    if len(analysis.snapshot.members) > PLANNED_MEMBERS or len(analysis.owners) > PLANNED_PARTITIONS:
         return {**plan, "problem": "the group is too large to plan for after each reading: run zkconsumer plan"}
     try:
         found = forecast(analysis, (change,))

@@ -207,8 +207,7 @@ class Poller:
             reading.take(name, found, listed=name in first)
             if before.completed is None and time.monotonic() - told > _PARTLY:
                 told = time.monotonic()
-                known = {**before.groups, **reading.groups}, {**before.judgements, **reading.judgements}
-                self._publish(replace(before, groups=known[0], judgements=known[1], missing=len(names) - done))
+                self._publish_part(reading, len(names) - done)
         self._judged = reading.judged
         self._publish(
             Board(
@@ -224,6 +223,12 @@ class Poller:
                 differences=source.differences if isinstance(source, ManyGroups) else 0,
             )
         )
+
+    def _publish_part(self, reading: _Reading, missing: int) -> None:
+        """Publish what is known so far, while the groups are read for the first time."""
+        before = self._board
+        groups, judgements = {**before.groups, **reading.groups}, {**before.judgements, **reading.judgements}
+        self._publish(replace(before, groups=groups, judgements=judgements, missing=missing))
 
 
 _Judged: TypeAlias = tuple[int, object, Judgement]
