@@ -20,8 +20,9 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    "hundreds of lines of the package": 836,  # 700 lines and a file hold groups by watches, and ask brokers in batches
-    "files of the package": 359,
+    # 828 and 358 before groups that are held by watches (700 lines and a file), the closest replica (250 and a file)
+    "hundreds of lines of the package": 839,
+    "files of the package": 360,
     "classes with over 15 attributes": 8,
     "classes with over 12 public methods": 20,
     "callbacks assigned after construction": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.legacy_member import class_path
@@ -41,18 +42,32 @@ class PeerMember(MemberProcess):
 
 
 class JavaMember(PeerMember):
-    """A member of the Java consumer. Argument: ``strategy`` by its name in our properties."""
+    """A member of the Java consumer.
+
+    Arguments: ``strategy`` by its name in our properties. ``java_options`` are those of its machine, by default for a
+    short life.
+    """
 
     who = "java"
 
-    def __init__(self, bootstrap_servers: str, group: str, topic: str, strategy: str, version: str = "3.9.1") -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        group: str,
+        topic: str,
+        strategy: str,
+        version: str = "3.9.1",
+        java_options: Sequence[str] = ("-Xmx96m", "-XX:TieredStopAtLevel=1"),
+        **properties: str,
+    ) -> None:
         assignor = f"org.apache.kafka.clients.consumer.{_CLASSES[strategy]}"
-        super().__init__(bootstrap_servers, group, topic, partition_assignment_strategy=assignor)
+        super().__init__(bootstrap_servers, group, topic, partition_assignment_strategy=assignor, **properties)
         self._version = version
+        self._java_options = java_options
 
     def command(self) -> list[str]:
         classes = class_path(self._version, _PEERS / "JavaConsumer.java")
-        options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
+        options = ["-XX:+UseSerialGC", "-XX:-UsePerfData", *self._java_options]
         return [str(java()), *options, "-cp", os.pathsep.join(map(str, classes)), "JavaConsumer"]
 
 

@@ -53,6 +53,7 @@ SCENARIOS = {
         application="operators.OperatedApplication", run_by="operators.OperatorScenario", pauses=False
     ),
     "logs": Setting(application="logs.LogApplication", run_by="logs.LogScenario", pauses=False),
+    "followers": Setting(faults=0.3, run_by="followers.FollowersScenario", pauses=False),
     "spark": Setting(run_by="queries.QueryScenario", pauses=False),
     "balanced": Setting(
         application="balanced_group.BalancedApplication", run_by="balanced_group.BalancedGroup", pauses=False

@@ -454,6 +454,9 @@ class Reader:
         chunk = reading.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__
+        if partition.stream.chunk_reader.is_doubtful(chunk, error):
+            self.read_again(partition, reading.at)
+            return
         if not partition.stream.chunk_reader.skips(error):
             reading.error = error
             self._raise_if_reached(partition)

@@ -1,4 +1,6 @@
-"""The properties of strategies, of the rebalance listener and of the end of streams. Immutable; any thread.
+"""The properties of strategies, of the rebalance listener, of the replica to read and of the end of streams.
+
+Immutable; any thread.
 
 The original has none of them. Those of the strategies hold the arguments of RocketMQ's strategies.
 """
@@ -12,6 +14,9 @@ from typing import Any
 from zkconsumer.config.config_definition import choice, integer, node_name, not_empty, text
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import LAG_AWARE, PLACEMENTS, TopicPartition
+
+_LONGEST_TEXT = 32_767
+"""Bytes of a text in a request to a broker."""
 
 
 def parse_rooms(value: str) -> tuple[str, ...]:
@@ -49,6 +54,12 @@ def _partition(value: str) -> TopicPartition:
 
 def _rooms(value: str) -> str:
     return ",".join(parse_rooms(value))
+
+
+def _rack(value: str) -> str:
+    if len(value.encode()) > _LONGEST_TEXT:
+        raise ValueError(f"may have {_LONGEST_TEXT} bytes, not {len(value.encode())}")
+    return value
 
 
 def _table(value: str) -> str:
@@ -102,6 +113,13 @@ class AssignmentConfig:
     )
     machine_room: str | None = text(
         "the room (rack, zone) this member advertises to strategies", check=not_empty, default_text="none"
+    )
+    client_rack: str = text(
+        "the rack (zone) of this member. Messages are read from the replica there that the leader names (brokers from"
+        " 2.4 on with `replica.selector.class`), and from the leader where there is none",
+        check=_rack,
+        default="",
+        default_text="none",
     )
     rebalance_listener_timeout_ms: int = integer(
         "how long a rebalance waits for one call of the listener", least=1, default=3000

@@ -46,6 +46,7 @@ def member_gauges(member: GroupMember, balance: BalanceState | None = None) -> _
     if state is not None:
         yield MetricName(*OURS, "State", group), state.phase.value
         yield MetricName(*OURS, "WaitingPartitionsCount", group), len(state.blocked)
+        yield MetricName(*OURS, "FollowedPartitionsCount", group), len(state.followers)
     yield MetricName(*OURS, "LeaseRemaining", group), max(0.0, member.lease.until - monotonic())
     if member.engine is not None:
         yield MetricName(*OURS, "SessionsLost", group), member.engine.coordinator.sessions_lost

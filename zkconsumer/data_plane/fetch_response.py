@@ -60,6 +60,7 @@ class PartitionResponse(NamedTuple):
     - ``log_start``: the first offset of the log, -1 unknown
     - ``aborted``: (producer id, first offset) of aborted transactions in the records, told only to read_committed
     - ``records``: the message set, for ``message_set.batches``
+    - ``read_replica``: the broker to read from instead, -1 for none; told only to a client that names its rack
     """
 
     topic: str
@@ -70,6 +71,7 @@ class PartitionResponse(NamedTuple):
     aborted: tuple[tuple[int, int], ...]
     records: bytes
     last_stable: int = -1
+    read_replica: int = -1
 
     def end(self, isolation_level: int) -> int:
         """Return the log end for an isolation level (0: read_uncommitted, 1: read_committed)."""
@@ -218,6 +220,7 @@ class ResponseReader:
         high_watermark: cython.longlong = int64_at(self._data, at + 6)
         last_stable: cython.longlong = -1
         log_start: cython.longlong = -1
+        replica: cython.int = -1
         aborted: tuple[tuple[int, int], ...] = ()
         if version >= 5:
             log_start = int64_at(self._data, at + 22)
@@ -228,10 +231,11 @@ class ResponseReader:
             if count > 0:
                 aborted = self._aborted(count)
         if version >= 11:
-            self._take(4)  # the preferred read replica, which is told only to a client that names its rack
+            at = self._take(4)
+            replica = int32_at(self._data, at)
         at = self._take(4)
         records = self._records(_checked(int32_at(self._data, at)))
-        fields = (topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
+        fields = (topic, partition, error, high_watermark, log_start, aborted, records, last_stable, replica)
         return new_tuple(PartitionResponse, fields)  # type: ignore[no-any-return]
 
     def _aborted(self, count: cython.Py_ssize_t) -> tuple[tuple[int, int], ...]:

@@ -189,12 +189,12 @@ class FetchConnection:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def send(self, fetches: Sequence[FetchCursor], full_for: float, *, quiet: bool = False) -> None:
+    def send(self, fetches: Sequence[FetchCursor], full_for: float, *, quiet: bool = False, rack: str = "") -> None:
         """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
         Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
         response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. ``quiet`` says that
-        nothing has come for a while. Raises: BrokerError.
+        nothing has come for a while. ``rack`` lets the broker name a replica there to read from. Raises: BrokerError.
         """
         settings, session = self._settings, self._session
         self._reserved = limit = self.budget.reserve(settings.max_bytes)
@@ -211,7 +211,7 @@ class FetchConnection:
                 quiet = quiet and settings.min_bytes <= 1  # otherwise some messages wait for the end of the poll
                 wait = poll_seconds(wait, turns, full_for, quiet=quiet)
             level = settings.isolation_level
-            fields = (positions, wait, settings.min_bytes, limit, level, session_id, epoch, forgotten)
+            fields = (positions, wait, settings.min_bytes, limit, level, session_id, epoch, forgotten, rack)
             request = new_tuple(FetchRequest, fields)
             deadline = Deadline(settings.socket_timeout + wait)
             self._sent = monotonic(), deadline, self._channel.send_fetch(request, deadline)

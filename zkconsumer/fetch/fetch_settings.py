@@ -30,7 +30,8 @@ class Budget(Protocol):
 class FetchSettings:
     """The configuration of fetching, in seconds and bytes.
 
-    ``largest_batch`` is ``fetch.max.bytes``; ``max_bytes`` may be less, by ``queued.max.bytes``.
+    ``largest_batch`` is ``fetch.max.bytes``; ``max_bytes`` may be less, by ``queued.max.bytes``. ``rack`` is
+    ``client.rack``, empty to read from leaders alone.
     """
 
     client_id: str
@@ -47,6 +48,7 @@ class FetchSettings:
     skip_corrupt: bool = False
     largest_batch: int = 0
     raise_truncated: bool = False
+    rack: str = ""
 
     def channel(self, endpoint: Endpoint) -> BrokerChannel:
         """Return a channel to that broker, not yet connected."""

@@ -25,7 +25,7 @@ from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
 from zkconsumer.kafka import LATEST, CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
+from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -37,6 +37,8 @@ LOOK_EVERY = 5.0
 """Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
 QUIET_AFTER = 1.0
 """Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
+LEADER_STAYS = 30.0
+"""Seconds for which a leader is fetched from after a follower has failed, before it may name a follower again."""
 
 
 class FetchedPartitions:
@@ -80,17 +82,17 @@ class FetchedPartitions:
             return len({cursor.tp for cursor in self._cursors})
 
     @property
-    def idle(self) -> bool:
-        """Whether there are no partitions."""
+    def followed(self) -> list[FetchCursor]:
+        """The partitions whose leader is another broker."""
         with self._lock:
-            self.drop_revoked()
-            return not self._cursors
+            return [cursor for cursor in self._cursors if cursor.replica != LEADER]
 
-    def drop_revoked(self) -> None:
-        """Drop the partitions that have left."""
+    def drop_revoked(self) -> bool:
+        """Drop the partitions that have left. Returns whether there are none any more."""
         with self._lock:
             for cursor in [cursor for cursor in self._cursors if cursor.position.revoked]:
                 del self._cursors[cursor]
+            return not self._cursors
 
     # ---- the fetcher's thread
 
@@ -149,10 +151,14 @@ class ReadyPartitions:
         self.stirred_at = 0.0
         """When messages came last, or the fetcher was woken (monotonic seconds)."""
         self._full_since: float | None = None
+        self.rack = ""
+        """The rack for which the broker may name other replicas to read from; empty if it must answer itself."""
 
-    def found(self, cursors: list[FetchCursor]) -> None:
-        """Note the partitions that can be fetched."""
+    def found(self, cursors: list[FetchCursor], rack: str) -> None:
+        """Note the partitions that can be fetched, and the rack of this client."""
         self._cursors, self._sinks = cursors, tuple(dict.fromkeys(cursor.sink for cursor in cursors))
+        stay = rack and any(each.replica == LEADER and each.stays_until > self.looked_at for each in cursors)
+        self.rack = "" if stay else rack
 
     def welcome(self, free: int) -> list[FetchCursor]:
         """Return the partitions whose streams have room now, with ``free`` bytes left for all streams."""
@@ -283,7 +289,7 @@ class Fetcher:
         if not self._broker.prompt:
             self._wake_readers()  # a broker, or the source of a login's token, may take long
             self._connect()
-        self._broker.send(welcome, ready.full_for, quiet=now - ready.stirred_at > QUIET_AFTER)
+        self._broker.send(welcome, ready.full_for, quiet=now - ready.stirred_at > QUIET_AFTER, rack=ready.rack)
         return True
 
     def _look(self) -> None:
@@ -294,13 +300,31 @@ class Fetcher:
         """
         fetches = self.partitions.look()
         self._ready.looked_at = monotonic()
+        if self._settings.rack:
+            fetches = self._without_leaving(fetches)
         ready, unresolved = self._sorted(fetches)
         if unresolved:
             self._wake_readers()
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        self._ready.found(ready)
+        self._ready.found(ready, self._settings.rack)
+
+    def _without_leaving(self, fetches: list[FetchCursor]) -> list[FetchCursor]:
+        """Give the partitions back that this broker, a follower, is to be read no more for. Return the others."""
+        leaving = []
+        for fetch in fetches:
+            if fetch.replica == LEADER:
+                continue
+            if fetch.fetch_from is not None:  # a reader may have found what it got damaged
+                fetch.read_from(LEADER, monotonic() + LEADER_STAYS)
+                leaving.append(fetch)
+            elif fetch.stays_until <= monotonic():
+                fetch.read_from(LEADER, 0.0)  # which may name another follower
+                leaving.append(fetch)
+        if leaving:
+            self._return(leaving)
+        return [fetch for fetch in fetches if fetch not in leaving]
 
     def _wake_readers(self) -> None:
         """Wake the readers of the chunks that were queued in the last round.
@@ -362,6 +386,9 @@ class Fetcher:
     def _return(self, cursors: Sequence[FetchCursor] | None, trouble: str = "") -> None:
         """Return these partitions (None: all) to the leader finder. ``trouble`` is the reason of those without one."""
         returned = self.partitions.remove(cursors, trouble)
+        for cursor in returned:
+            if cursor.replica == self.endpoint.broker_id:
+                cursor.read_from(LEADER, monotonic() + LEADER_STAYS)
         if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 

@@ -1,8 +1,10 @@
 """Decides which partition is fetched from which broker: the leader finder, and the fetchers that it feeds.
 
+That is the leader, or the follower that the leader named for ``client.rack`` (KIP-392).
+
 Threads: the group's thread calls ``start``, ``forget`` and ``close``; any thread calls ``wake``. The leader finder is a
 thread of :class:`FetcherManager`, which also starts and ends the fetchers. Each class has one lock, for the partitions
-without a leader, the table of fetchers, and the connection that asks for leaders. No lock is held during network calls;
+without a leader and the table of fetchers. No lock is held during network calls;
 the original holds its lock during metadata requests.
 
 Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole. Here a single
@@ -12,7 +14,6 @@ partition comes or goes, and all other partitions are fetched on.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import Condition, Thread
 from time import monotonic
@@ -22,10 +23,10 @@ from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryEr
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
-from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.fetch.fetcher import LEADER_STAYS, Fetcher
+from zkconsumer.fetch.leader_search import Directory, LeaderSearch
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.ownership.fetch_cursor import FetchCursor, Sink
+from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -33,14 +34,8 @@ from zkconsumer.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-METADATA_TIMEOUT = 10.0
-FIRST_TIMEOUT = 3.0
-"""Seconds for a broker that is asked for leaders while there are other brokers to ask."""
 REPORT_EVERY = 30.0
 NEVER = float("inf")
-
-Directory = Callable[[Deadline], Sequence[Endpoint]]
-"""Reads the registered brokers and the address of each."""
 
 
 def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
@@ -118,7 +113,7 @@ class Fetchers:
     def retire_idle(self) -> None:
         """End the fetchers without partitions."""
         with self._lock:
-            idle = [key for key, fetcher in self._running.items() if fetcher.partitions.idle]
+            idle = [key for key, fetcher in self._running.items() if fetcher.partitions.drop_revoked()]
             fetchers = [self._running.pop(key) for key in idle]
         self._stop(fetchers)
 
@@ -149,6 +144,11 @@ class Fetchers:
         """Requests per second of the fetcher that sends the fewest (``MinFetchRate``); 0 without fetchers."""
         return min((fetcher.metrics.request_rate for fetcher in self.running), default=0.0)
 
+    @property
+    def followed(self) -> list[FetchCursor]:
+        """The partitions that are read from a follower."""
+        return [cursor for fetcher in self.running for cursor in fetcher.partitions.followed]
+
     def load(self) -> Mapping[int, int]:
         """Return the number of partitions fetched from each broker, by its id."""
         load: dict[int, int] = {}
@@ -156,91 +156,6 @@ class Fetchers:
             broker = fetcher.endpoint.broker_id
             load[broker] = load.get(broker, 0) + len(fetcher.partitions)
         return load
-
-
-class LeaderSearch:
-    """Asks the brokers for the leaders of partitions.
-
-    Arguments: ``directory`` reads the registered brokers; ``let_in`` is called when a broker accepts our login.
-    """
-
-    def __init__(self, settings: FetchSettings, directory: Directory, let_in: Callable[[], None]) -> None:
-        self._settings = settings
-        self._directory = directory
-        self._let_in = let_in
-        self._lock = InterruptibleLock()
-        self._unknown: Mapping[str, tuple[float, float]] = {}
-        self._known: Sequence[Endpoint] = ()
-        self._failed: set[int] = set()
-        self._asking: BrokerChannel | None = None
-        self._closed = False
-
-    def close(self) -> None:
-        """Ask no more; a request that waits for its answer fails. Any thread."""
-        with self._lock:
-            self._closed = True
-            asking = self._asking
-        if asking is not None:
-            asking.close()
-
-    def brokers(self) -> Sequence[Endpoint]:
-        """Return the registered brokers, as last seen while ZooKeeper is away. Raises RegistryError, BrokerError."""
-        try:
-            self._known = self._directory(Deadline(METADATA_TIMEOUT))
-        except RegistryError:
-            # ZooKeeper is away: go on with the known brokers; they change seldom, and a wrong address fails by itself
-            if not self._known:
-                raise
-        if not self._known:
-            raise BrokerError("no broker is registered in ZooKeeper under /brokers/ids; waiting for one")
-        return self._known
-
-    def find(
-        self, topics: Sequence[str], brokers: Sequence[Endpoint], waiting: Collection[str] = ()
-    ) -> Mapping[TopicPartition, int]:
-        """Ask broker after broker for leaders, in random order, until a broker answers.
-
-        Brokers that failed last time come last. So a slow broker, or a response that never ends, delays the other
-        brokers' partitions only once. Topics that are ``waiting`` are asked for again later.
-        """
-        failure: BrokerError | None = None
-        order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)
-        for number, endpoint in enumerate(order, 1):
-            channel = self._settings.channel(endpoint)
-            with self._lock:
-                if self._closed:
-                    return {}
-                self._asking = channel
-            limit = METADATA_TIMEOUT if number == len(order) else FIRST_TIMEOUT
-            deadline = Deadline(min(limit, self._settings.socket_timeout))
-            try:
-                channel.connect(deadline)
-                self._let_in()
-                told = channel.metadata(topics, deadline)
-                self._failed.discard(endpoint.broker_id)
-                self._note_unknown(topics, told.errors, waiting)
-                return told.leaders
-            except BrokerError as e:
-                self._failed.add(endpoint.broker_id)
-                # a refusal says more than a broker that is away, which may accept our login when it is back
-                failure = failure if isinstance(failure, BrokerAuthenticationError) else e
-            finally:
-                self._asking = None
-                channel.close()
-        raise failure or BrokerError("no broker could be asked")
-
-    def _note_unknown(
-        self, topics: Sequence[str], errors: Mapping[str | TopicPartition, int], waiting: Collection[str]
-    ) -> None:
-        now, before = monotonic(), self._unknown
-        kept = {topic: times for topic, times in before.items() if topic in waiting and topic not in topics}
-        unknown = [topic for topic in topics if errors.get(topic) == error_codes.UNKNOWN_TOPIC_OR_PARTITION]
-        self._unknown = kept | {topic: (before.get(topic, (now,))[0], now) for topic in unknown}
-
-    def unknown_for(self, topic: str) -> float:
-        """Return the seconds between the first and the last answer of brokers that do not know a topic. Any thread."""
-        first, last = self._unknown.get(topic, (0.0, 0.0))
-        return last - first
 
 
 class FetcherManager:
@@ -286,6 +201,7 @@ class FetcherManager:
         self._leaderless: dict[FetchCursor, None] = {}  # in order, unlike a set
         self._stopping = False
         self._trouble = ""
+        self._ends_due = 0.0
         self._thread = Thread(target=self._run, name=f"{name}-leader-finder-thread", daemon=True)
 
     # ---- for the group's thread ----
@@ -380,7 +296,7 @@ class FetcherManager:
         """
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
-        flowing = any(not fetcher.partitions.idle for fetcher in self.fetchers.running)
+        flowing = any(not fetcher.partitions.drop_revoked() for fetcher in self.fetchers.running)
         if not flowing and not self._shut_out and not self._stopping:
             self._shut_out = True
             self._refused(error)
@@ -410,14 +326,35 @@ class FetcherManager:
             brokers = self.leaders.brokers()
             leaders = self.leaders.find(sorted({fetch.tp.topic for fetch in wanted}), brokers, waiting)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
-            found = [(fetch, by_id[leaders[fetch.tp]]) for fetch in wanted if leaders.get(fetch.tp, -1) in by_id]
-            self.hand_over(found)
-            missing = [fetch for fetch in wanted if leaders.get(fetch.tp, -1) not in by_id]
+            for fetch in wanted:
+                if fetch.replica not in by_id and fetch.replica != LEADER:
+                    fetch.read_from(LEADER, monotonic() + LEADER_STAYS)
+            sources = {
+                fetch: leaders.get(fetch.tp, -1) if fetch.replica == LEADER else fetch.replica for fetch in wanted
+            }
+            self.hand_over([(fetch, by_id[broker]) for fetch, broker in sources.items() if broker in by_id])
+            missing = [fetch for fetch, broker in sources.items() if broker not in by_id]
             self._report(
                 "no leader for " + ", ".join(sorted(str(fetch.tp) for fetch in missing)[:5]) if missing else ""
             )
             self._put_off(missing)
         self.fetchers.retire_idle()
+        self._look_at_ends(waiting)
+
+    def _look_at_ends(self, waiting: Collection[str]) -> None:
+        """Ask the leaders for the log ends of partitions that are read from followers, which may be behind."""
+        if monotonic() < self._ends_due:
+            return
+        self._ends_due = monotonic() + REPORT_EVERY
+        followed = self.fetchers.followed
+        try:
+            ends = self.leaders.log_ends({fetch.tp for fetch in followed}, waiting) if followed else {}
+        except (BrokerError, RegistryError) as e:
+            log.debug("the log ends of partitions that are read from followers are not known: %s", e)
+            return
+        for fetch in followed:
+            if fetch.replica != LEADER:
+                fetch.leader_end = ends.get(fetch.tp, -1)
 
     def _due(self) -> list[FetchCursor]:
         """Return the partitions whose leader is to be looked for now. The caller holds the lock."""
@@ -455,7 +392,7 @@ class FetcherManager:
         with self._lock:
             if self._stopping:
                 return
-            self._put_off(fetches)
+            self._put_off(fetch for fetch in fetches if fetch.trouble)  # the others only go to another replica
             for fetch in fetches:
                 if not fetch.position.revoked:
                     self._leaderless[fetch] = None

@@ -2,11 +2,15 @@
 
 Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154). It is taken from
 the chunk's own batch headers.
+
+A follower (KIP-392) only delivers. Whatever else its answer says, the leader is asked next, since a follower may be
+behind, or its disk may be damaged.
 """
 
 from __future__ import annotations
 
 import logging
+from time import monotonic
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
@@ -24,11 +28,13 @@ from zkconsumer.kafka.message_set import (
     extent,
     offset_after_partial,
 )
-from zkconsumer.ownership.fetch_cursor import FetchCursor, FetchRange
+from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, FetchRange
 
 log = logging.getLogger(__name__)
 
 NOTHING = Extent(None, False)
+REPLICA_STAYS = 300.0
+"""Seconds after which the leader may name another follower to read from, as in the Java consumer."""
 
 
 class Outcomes:
@@ -68,8 +74,13 @@ class ResponseHandler:
             try:
                 if self._take(part, outcomes, follows=follows):
                     outcomes.served.append(fetch)
+                elif response.read_replica not in (LEADER, self._broker_id):
+                    self._redirected(fetch, response.read_replica, outcomes)
             except CorruptRecordsError as e:
-                outcomes.corrupt.append((fetch, e))
+                if not self._doubted(fetch, str(e), outcomes):
+                    outcomes.corrupt.append((fetch, e))
+        elif self._doubted(fetch, f"answered {codes.name(response.error)}", outcomes):
+            pass
         elif response.error == codes.CORRUPT_MESSAGE:
             reason = f"broker {self._broker_id} cannot read it and answers {codes.name(response.error)}"
             outcomes.corrupt.append((fetch, CorruptRecordsError(fetch.tp, request.offset, request.offset + 1, reason)))
@@ -79,6 +90,23 @@ class ResponseHandler:
             note_trouble(fetch, f"{fetch.tp}: broker {self._broker_id} answered {codes.name(response.error)}")
             outcomes.moved.append(fetch)
 
+    def _doubted(self, fetch: FetchCursor, said: str, outcomes: Outcomes) -> bool:
+        """Return whether a follower said this, so that the leader is asked first."""
+        if fetch.replica == LEADER:
+            return False
+        note_trouble(fetch, f"{fetch.tp}: broker {self._broker_id}, a follower: {said}; the leader is asked")
+        outcomes.moved.append(fetch)
+        return True
+
+    def _redirected(self, fetch: FetchCursor, replica: int, outcomes: Outcomes) -> None:
+        """Fetch from the replica that the leader names. A follower that names one is a leader by now, or wrong."""
+        if self._doubted(fetch, f"names replica {replica} to read from", outcomes):
+            return
+        log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
+        fetch.read_from(replica, monotonic() + REPLICA_STAYS)
+        fetch.leader_end = fetch.log_end
+        outcomes.moved.append(fetch)
+
     def _take(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool) -> bool:
         """Queue one partition's chunk; returns whether there was any. Raises: CorruptRecordsError if not even the first
         batch can be read, or if it is cut off.
@@ -86,7 +114,8 @@ class ResponseHandler:
         fetch, request, response = part
         position = fetch.position
         records, log_end = response.records, response.high_watermark
-        fetch.log_end = response.end(self._settings.isolation_level)
+        end = response.end(self._settings.isolation_level)
+        fetch.log_end = end if end > fetch.leader_end else fetch.leader_end
         if fetch.first_log_end < 0:
             fetch.first_log_end = fetch.log_end
         if log_end < 0:
@@ -99,7 +128,8 @@ class ResponseHandler:
         same = follows and records[last : last + 4] == known
         read = () if same else epochs_in(records, request.offset, last_batch)
         if read and not follows and NO_EPOCH < epoch_before(fetch.epochs, request.offset) != read[0][1]:
-            outcomes.suspects.append((part, read[0][1]))
+            if not self._doubted(fetch, f"sent epoch {read[0][1]} after another one", outcomes):
+                outcomes.suspects.append((part, read[0][1]))
             return False
         fetch.trouble, fetch.refusals = "", 0
         if next_offset is None:

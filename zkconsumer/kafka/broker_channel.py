@@ -236,7 +236,7 @@ class BrokerChannel:
         else:
             correlation_id = self._next(deadline)
         data = requests.encode_fetch(version, request, correlation_id, self._client_name)
-        positions, max_wait, _, max_bytes, _, _, epoch, _ = request
+        positions, max_wait, _, max_bytes, _, _, epoch, _, _ = request
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(positions) + (self._named if epoch > 0 else 0)
         if version >= requests.CAPPED_FETCH:

@@ -62,6 +62,7 @@ class FetchRequest(NamedTuple):
       transactions
     - ``session_id``, ``session_epoch``: the fetch session (KIP-227, from 1.1 on); the defaults ask for none
     - ``forgotten``: the partitions to drop from the session
+    - ``rack``: of the client (KIP-392, from 2.4 on); empty: the leader itself shall answer
     """
 
     positions: Sequence[FetchPosition]
@@ -72,6 +73,7 @@ class FetchRequest(NamedTuple):
     session_id: int = 0
     session_epoch: int = -1
     forgotten: Sequence[TopicPartition] = ()
+    rack: str = ""
 
 
 class ClusterMetadata(NamedTuple):
@@ -305,7 +307,6 @@ _INT32 = Struct(">i").pack
 _UNKNOWN = -1
 _NEWEST = 11
 _INT32_MAX = 2**31 - 1
-_NO_RACK = b"\0\0"  # the leader itself shall answer
 _NOTHING = _INT32(0)
 
 
@@ -317,30 +318,32 @@ def encode_fetch(version: int, request: FetchRequest, correlation_id: int, clien
     if version >= 7:
         body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
     if version >= 11:
-        body += _NO_RACK
+        rack = request.rack.encode()
+        body += _INT16(len(rack)) + rack
     return _HEADER(_HEADER_SIZE + len(body), schemas.FETCH.key, version, correlation_id, len(client_id)) + body
 
 
 def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
     """Return a request of the newest version for one partition, as most are where the broker remembers."""
-    positions, seconds, least, most, level, session, epoch, _ = request
+    positions, seconds, least, most, level, session, epoch, _, rack = request
     topic, partition, offset, size = positions[0]
-    name = topic.encode()
-    pack, length = _one_layout(len(client_id), len(name))
+    name, rack_name = topic.encode(), rack.encode()
+    pack, length = _one_layout(len(client_id), len(name), len(rack_name))
     head = (length, schemas.FETCH.key, _NEWEST, correlation_id, len(client_id), client_id)
     limits = (_CONSUMER, min(round(seconds * 1000), _INT32_MAX), least, min(most, _INT32_MAX), level, session, epoch)
-    return pack(*head, *limits, 1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size, 0, 0)
+    part = (1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size)
+    return pack(*head, *limits, *part, 0, len(rack_name), rack_name)
 
 
 @cache
-def _one_layout(client: int, topic: int) -> tuple[Callable[..., bytes], int]:
-    """Return the packer of such a request, and the request's length, for names of ``client`` and ``topic`` bytes."""
-    layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqiih")
+def _one_layout(client: int, topic: int, rack: int) -> tuple[Callable[..., bytes], int]:
+    """Return the packer of such a request, and the request's length, for names of so many bytes."""
+    layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqiih{rack}s")
     return layout.pack, layout.size - 4
 
 
 def _limits(version: int, request: FetchRequest) -> bytes:
-    _, seconds, least, most, level, session, epoch, _ = request
+    _, seconds, least, most, level, session, epoch, _, _ = request
     wait = min(round(seconds * 1000), _INT32_MAX)
     most = min(most, _INT32_MAX)
     if version >= 7:

@@ -42,7 +42,8 @@ class ConnectorState:
 
     ``owned`` of ``wanted`` partitions are ours; ``blocked`` names the holder of each other one. ``detail`` is the last
     trouble in words. ``rebalances`` counts rebalances since the start. ``balance`` has a line for each partition of a
-    run with ``concurrency`` that has anything unfinished, parked, dead, lent or borrowed.
+    run with ``concurrency`` that has anything unfinished, parked, dead, lent or borrowed. ``followers`` has the broker
+    of each owned partition that is read from a follower, because of ``client.rack``.
     """
 
     phase: Phase
@@ -52,6 +53,7 @@ class ConnectorState:
     detail: str = ""
     rebalances: int = 0
     balance: tuple[str, ...] = ()
+    followers: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def beside(self, trouble: str) -> ConnectorState:
         """Return this state with another trouble added, unless the member is closed."""
@@ -73,6 +75,9 @@ class ConnectorState:
             text += f"; {line}"
         if len(self.balance) > 3:
             text += f"; and {len(self.balance) - 3} more partitions at work"
+        if self.followers:
+            brokers = ", ".join(map(str, sorted(set(self.followers.values()))))
+            text += f"; reading {len(self.followers)} partitions from followers: broker {brokers}"
         return text + (f"; {self.detail}" if self.detail else "")
 
 

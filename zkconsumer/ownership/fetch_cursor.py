@@ -2,7 +2,8 @@
 
 A :class:`FetchCursor` belongs to one position, so that a late response for another position does not move the cursor.
 
-Threads: the fetcher that has the cursor writes it. The group thread sets ``fetched`` before the first fetch. A reader
+Threads: the fetcher that has the cursor writes it, and the leader finder while no fetcher has it. The leader finder
+writes ``leader_end`` at any time. The group thread sets ``fetched`` before the first fetch. A reader
 sets ``fetch_from`` to have messages fetched again; the fetcher moves it to ``fetched`` and clears it. Any thread may
 read the offsets.
 """
@@ -30,6 +31,7 @@ class FetchRange(NamedTuple):
 
 
 NO_RANGE = FetchRange(-1, 0)
+LEADER = -1
 
 
 class Sink(Protocol):
@@ -78,6 +80,7 @@ class FetchCursor:
     * ``fetch_from``: the offset at which the fetcher must go on instead, or None
     * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
       ``isolation.level=read_committed``; -1 if unknown
+    * ``leader_end``: the log end by the leader's word while another replica is fetched from, -1 if unknown
     * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
     * ``epochs``: the leader epochs of the fetched messages
     * ``epoch``: leader epoch of the last fetched batch, as its bytes; empty for none, or after a jump to another log
@@ -89,6 +92,8 @@ class FetchCursor:
     * ``trouble``, ``retry_at``: why the last try failed, and the monotonic time of the next one
     * ``refusals``: how often in a row the broker refused an offset that it had named itself
     * ``range``: the range that was last requested
+    * ``replica``: the id of the follower to fetch from, -1 for the leader
+    * ``stays_until``: the monotonic time until which the replica is not chosen anew; 0 for at once
     * ``sink``: the queue of its stream, from the start of the fetching on
     """
 
@@ -99,6 +104,7 @@ class FetchCursor:
         "fetch_from",
         "fetched",
         "first_log_end",
+        "leader_end",
         "least",
         "log_end",
         "parked",
@@ -106,9 +112,11 @@ class FetchCursor:
         "range",
         "reached",
         "refusals",
+        "replica",
         "resolving",
         "retry_at",
         "sink",
+        "stays_until",
         "tp",
         "trouble",
     )
@@ -119,7 +127,7 @@ class FetchCursor:
         self.sink: Sink
         self.fetched = start
         self.fetch_from: int | None = None
-        self.log_end = self.first_log_end = -1
+        self.log_end = self.leader_end = self.first_log_end = -1
         self.epochs: Epochs = ()
         self.epoch = b""
         self.reached = self.cut_off = -1
@@ -127,11 +135,16 @@ class FetchCursor:
         self.resolving = self.parked = False
         self.trouble, self.retry_at = "", 0.0
         self.range = NO_RANGE
+        self.replica, self.stays_until = LEADER, 0.0
 
     def deliver_to(self, sink: Sink) -> FetchCursor:
         """Fetch into this queue from now on. Returns itself."""
         self.sink = sink
         return self
+
+    def read_from(self, replica: int, stays_until: float) -> None:
+        """Fetch from that follower, or from the ``LEADER``, and choose anew at that monotonic time."""
+        self.replica, self.stays_until, self.leader_end = replica, stays_until, -1
 
     @property
     def pause(self) -> float:

@@ -117,6 +117,9 @@ _PLAIN: Mapping[tuple[str, str, str], _Family] = {
     (*_OURS, "LeaderlessPartitionsCount"): _Family(
         "zkconsumer_leaderless_partitions", "Owned partitions whose leader is unknown or cannot be reached."
     ),
+    (*_OURS, "FollowedPartitionsCount"): _Family(
+        "zkconsumer_followed_partitions", "Owned partitions that are read from a follower, by client.rack."
+    ),
     (*_OURS, "QueuedBytes"): _Family("zkconsumer_queued_bytes", "Bytes that wait in the streams."),
     (*_OURS, "SkippedCount"): _Family(
         "zkconsumer_skipped", "Corrupt messages that were stepped over.", kind=CounterMetricFamily

@@ -17,6 +17,7 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException,
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
+from zkconsumer.ownership.fetch_cursor import LEADER
 from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
@@ -272,11 +273,19 @@ class ChunkReader:
         interrupt = error.__cause__
         if chunk.error is None and isinstance(interrupt, Exception) and not self._fails_again(chunk, interrupt):
             return interrupt
+        if self.is_doubtful(chunk, error):
+            self.queue.read_again(position)
+            return None
         self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
         if not isinstance(error, InvalidMessageException) or not self.skips(error):
             return error
         self._give_up(chunk, error)
         return None
+
+    def is_doubtful(self, chunk: Chunk, error: Exception) -> bool:
+        """Return whether the data may be corrupt at a follower alone. What is read again comes from the leader."""
+        follows = chunk.error is None and chunk.position.cursor.replica != LEADER
+        return follows and isinstance(error, InvalidMessageException)
 
     def skips(self, error: UnreadableMessageError) -> bool:
         """Return whether ``corrupt.message.policy`` gives such a place up."""

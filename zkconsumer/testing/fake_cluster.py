@@ -27,7 +27,7 @@ from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults
 from zkconsumer.testing.group_states import CoordinatorRules, FakeGroupView, GroupRules
-from zkconsumer.testing.partition_log import PartitionLog, encode_batch
+from zkconsumer.testing.partition_log import Follower, PartitionLog, encode_batch
 from zkconsumer.testing.pending_requests import Arrivals
 
 VERSIONS = ("3.9", "1.1")
@@ -325,6 +325,19 @@ class FakeCluster(Faults):
         with self._lock:
             log.move(to)
         self._lead_changed(log)
+
+    def add_follower(self, topic: str, partition: int, broker: int, *, rack: str, end: int | None = None) -> None:
+        """Have the leader send consumers of a rack to a follower (KIP-392), or change that follower.
+
+        Its log ends at ``end``, None: where the leader's ends. :meth:`remove_follower` takes it away.
+        """
+        self._existing(topic, partition).followers[broker] = Follower(rack, end)
+        self.arrivals.add()
+
+    def remove_follower(self, topic: str, partition: int, broker: int) -> None:
+        """Send nobody to that follower any more; it refuses to be read."""
+        self._existing(topic, partition).followers.pop(broker, None)
+        self.arrivals.add()
 
     def _lead_changed(self, log: PartitionLog) -> None:
         if self._registration is not None:

@@ -39,6 +39,13 @@ class StoredBatch(NamedTuple):
     data: bytes
 
 
+class Follower(NamedTuple):
+    """A replica that consumers of its ``rack`` are sent to. Its log ends at ``end``, None: where the leader's ends."""
+
+    rack: str
+    end: int | None = None
+
+
 class Appended(NamedTuple):
     """The result of a produce: an error code, or the first offset."""
 
@@ -79,7 +86,8 @@ def _varint(number: int) -> bytes:
 
 
 class PartitionLog:
-    """The log of one partition. ``leader`` is a broker's id, -1 for none. ``epoch`` counts the leaders.
+    """The log of one partition. ``leader`` is a broker's id, -1 for none. ``epoch`` counts the leaders. ``followers``
+    are those that consumers may read from, by their broker's id.
 
     Each batch carries the epoch in which it was appended. :meth:`epoch_end` returns the end of each epoch.
     """
@@ -87,6 +95,7 @@ class PartitionLog:
     def __init__(self, where: TopicPartition, leader: int) -> None:
         self.where = where
         self.leader = leader
+        self.followers: dict[int, Follower] = {}
         self.epoch = 0
         self._lock = Lock()
         self._batches: list[StoredBatch] = []
@@ -159,17 +168,18 @@ class PartitionLog:
                 at = end
         return Appended(NONE, -1 if first is None else first)
 
-    def read(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
-        """Return an error code, and the batches from the one with ``offset`` on.
+    def read(self, offset: int, max_bytes: int, end: int | None = None) -> tuple[int, bytes]:
+        """Return an error code, and the batches from the one with ``offset`` on, of a replica that ends at ``end``.
 
         If there is a batch, the bytes hold at least one whole batch, even beyond ``max_bytes``.
         """
         with self._lock:
-            if not self._start <= offset <= self._end:
+            last = self._end if end is None else end
+            if not self._start <= offset <= last:
                 return OFFSET_OUT_OF_RANGE, b""
             found = bytearray()
             for batch in self._batches[self._index(offset) :]:
-                if found and len(found) + len(batch.data) > max_bytes:
+                if batch.last >= last or (found and len(found) + len(batch.data) > max_bytes):
                     break
                 found += batch.data
             return NONE, bytes(found)

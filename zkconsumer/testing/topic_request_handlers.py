@@ -23,6 +23,8 @@ _UNSUPPORTED_VERSION = 35
 _FENCED_EPOCH = 74
 _UNKNOWN_EPOCH = 75
 _NO_TRANSACTIONS = 53
+_FROM_FOLLOWERS = 11
+"""The first version of Fetch in which a consumer may read from a follower."""
 _LATEST, _EARLIEST = -1, -2
 
 
@@ -108,24 +110,45 @@ def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
         nonlocal size, urgent
         number = partition["partition"]
         log, error = _led(call, topic, number, partition["current_leader_epoch"])
+        leads = error != _NOT_LEADER
+        if not leads and log is not None and call.version >= _FROM_FOLLOWERS and call.broker_id in log.followers:
+            error = 0
         entry: Body = {"partition_index": number, "error_code": error}
         if log is not None and not error:
-            room = min(partition["partition_max_bytes"], left - size)
-            records = b""
-            if room > 0 or not size:
-                entry["error_code"], records = log.read(partition["fetch_offset"], room)
+            offset, room = partition["fetch_offset"], min(partition["partition_max_bytes"], left - size)
+            replica = _read_replica(log, call.body.get("rack_id", ""), offset) if leads else -1
+            records, end = b"", _end_at(log, call.broker_id)
+            if replica < 0 and (room > 0 or not size):
+                entry["error_code"], records = log.read(offset, room, end)
             size += len(records)
             entry |= {
-                "high_watermark": log.end,
-                "last_stable_offset": log.end,
+                "high_watermark": end,
+                "last_stable_offset": end,
                 "log_start_offset": log.start,
+                "preferred_read_replica": replica,
                 "records": records,
             }
+            urgent |= replica >= 0
         urgent |= bool(entry["error_code"])
         return entry
 
     responses = _each(call.body["topics"], "topic", one)  # which adds up the size
     return size, urgent, {"responses": responses}
+
+
+def _end_at(log: PartitionLog, broker: int) -> int:
+    """Return the offset of the next message at that broker."""
+    follower = None if broker == log.leader else log.followers.get(broker)
+    return log.end if follower is None or follower.end is None else min(log.end, follower.end)
+
+
+def _read_replica(log: PartitionLog, rack: str, offset: int) -> int:
+    """Return the follower of a rack that has the offset, -1 if there is none."""
+    for broker, follower in list(log.followers.items()):
+        near = rack and follower.rack == rack and broker != log.leader
+        if near and log.start <= offset <= _end_at(log, broker):
+            return broker
+    return -1
 
 
 def list_offsets(call: PendingRequest) -> Body:

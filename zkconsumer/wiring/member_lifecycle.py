@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
@@ -231,7 +232,8 @@ class GroupMember:
         """The member's state, with the problems that the group thread does not know of; None before there is one."""
         if self.engine is None:
             return None
-        return self.engine.state.beside("; ".join(filter(None, self.troubles)))
+        followers = {fetch.tp: fetch.replica for fetch in self.fetching.fetchers.followed}
+        return replace(self.engine.state, followers=followers).beside("; ".join(filter(None, self.troubles)))
 
     def _look(self) -> None:
         """Log a standstill and its end. The group thread calls this."""

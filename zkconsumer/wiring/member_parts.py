@@ -355,4 +355,5 @@ def fetch_settings(config: ConsumerConfig, security: Security | None = None) -> 
         largest_batch=config.fetch_max_bytes,
         raise_truncated=config.log_truncation_policy == "raise",
         security=security,
+        rack=config.client_rack,
     )

@@ -1,6 +1,7 @@
 """Stream iteration: a member with a stream of a topic of 4 partitions, which reads the value of each message.
 
-Compared with the original Scala connector and with confluent-kafka in both ways of using it. The time is each peer's
+Compared with the original Scala connector, with today's Java consumer, and with confluent-kafka, the latter two in both
+ways of using them. The time is each peer's
 own, from its first message to its last; CPU time and memory are read from outside.
 """
 
@@ -13,10 +14,13 @@ from scripts.measurements.bench import machine
 from scripts.measurements.bench.contest import RATE_COLUMNS, Measures, in_turns, rated
 from scripts.measurements.bench.peers import (
     GROUP,
+    HEAP_MB,
+    JAVA,
+    MANY_POLLED,
     OURS,
+    POLLED,
     READY_S,
     SCALA,
-    SCALA_HEAP_MB,
     TUNED,
     Peer,
     Task,
@@ -35,6 +39,8 @@ BROKER = {"num.network.threads": 3}
 PEERS = {
     OURS: Peer("iterated", GROUP),
     f"Scala {SCALA}": Peer("scala", GROUP),
+    f"Java {JAVA}, 500 a poll": Peer("java", POLLED, mode="count"),
+    f"Java {JAVA}, 10,000 a poll": Peer("java", MANY_POLLED, mode="count"),
     "confluent poll()": Peer("confluent_poll", TUNED),
     "confluent consume(500)": Peer("confluent_consume", TUNED),
 }
@@ -51,7 +57,7 @@ def run(plan: Plan) -> dict[str, Any]:
     settings = {
         "partitions": PARTITIONS,
         "producer_batch_bytes": plan.batch_bytes,
-        "scala_heap_mb": SCALA_HEAP_MB,
+        "scala_heap_mb": HEAP_MB,
     }
     return {
         "scenario": NAME,

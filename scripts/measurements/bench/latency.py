@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.measurements.bench.contest import Column, Measures, in_turns
 from scripts.measurements.bench.iterate import BROKER
-from scripts.measurements.bench.peers import GROUP, OURS, SCALA, TUNED, Peer, Task, measure, percentile
+from scripts.measurements.bench.peers import GROUP, JAVA, OURS, POLLED, SCALA, TUNED, Peer, Task, measure, percentile
 from scripts.measurements.bench.plan import Plan
 from scripts.measurements.bench.producing import PACED_BYTES, paced
 from zkconsumer.devcluster import DevCluster
@@ -37,6 +37,7 @@ PEERS = {
     OURS: Peer("latency", GROUP),
     f"{OURS}, 3 ms gathered": Peer("latency", GATHERED),
     f"Scala {SCALA}": Peer("scala", GROUP, mode="latency"),
+    f"Java {JAVA}": Peer("java", POLLED, mode="latency"),
     "confluent poll()": Peer("confluent_latency", TUNED),
 }
 COLUMNS = (

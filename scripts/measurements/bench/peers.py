@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from scripts.measurements.bench import machine
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import MemberProcess
+from tests.cluster.peer_members import JavaMember
 from zkconsumer.devcluster import DevCluster
 
 READY_S = 60.0
@@ -26,7 +27,8 @@ _SAMPLE_S = 0.02
 
 OURS = "zkconsumer"
 SCALA = "1.1.1"
-SCALA_HEAP_MB = 512
+JAVA = "3.9.1"
+HEAP_MB = 512
 # each peer commits every 5 s; all other settings are its defaults
 GROUP = {"auto.offset.reset": "smallest", "auto.commit.interval.ms": "5000"}
 TUNED = {
@@ -35,6 +37,8 @@ TUNED = {
     "fetch.queue.backoff.ms": 2,  # 1000 by default, which stalls it whenever its queue is full
     "queued.min.messages": 100000,
 }
+POLLED = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": "5000"}
+MANY_POLLED = {**POLLED, "max.poll.records": "10000"}  # 500 by default: a poll then costs as much as its records
 
 
 class Task(NamedTuple):
@@ -68,9 +72,9 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to consume: a ``kind`` of ``scripts.measurements.bench.peer``, or the original's connector.
+    """A way to consume: a ``kind`` of ``scripts.measurements.bench.peer``, the original, or Java's consumer.
 
-    The original has the ``kind`` "scala" and a ``mode``. Each peer has ``properties`` of its own.
+    The latter two have the ``kind`` "scala" and "java", and a ``mode``. Each peer has ``properties`` of its own.
     """
 
     kind: str
@@ -81,13 +85,13 @@ class Peer:
     @contextmanager
     def open(self, task: Task, report: Path | None = None) -> Iterator[MemberProcess]:
         """The process, started, for the duration of the block."""
-        member = self._scala(task, report) if self.kind == "scala" else self._python(task, report)
+        member = {"scala": self._scala, "java": self._java}.get(self.kind, self._python)(task, report)
         try:
             yield member.start()
         finally:
             member.close()
 
-    def _python(self, task: Task, report: Path | None) -> PythonPeer:
+    def _python(self, task: Task, report: Path | None) -> MemberProcess:
         told = {
             "kind": self.kind,
             "properties": dict(self.properties),
@@ -96,7 +100,7 @@ class Peer:
         }
         return PythonPeer(task, {**told, "report": str(report) if report else None})
 
-    def _scala(self, task: Task, report: Path | None) -> LegacyMember:
+    def _scala(self, task: Task, report: Path | None) -> MemberProcess:
         return LegacyMember(
             SCALA,
             task.zookeeper,
@@ -108,7 +112,14 @@ class Peer:
                 **self.properties,
                 **({"member.report": report} if report else {}),
             },
-            heap_mb=SCALA_HEAP_MB,
+            heap_mb=HEAP_MB,
+        )
+
+    def _java(self, task: Task, report: Path | None) -> MemberProcess:
+        own = {"member.mode": self.mode, "member.stop.after": str(task.total)}
+        given = {**self.properties, **own, **({"member.report": str(report)} if report else {})}
+        return JavaMember(
+            task.bootstrap, task.group, task.topic, "range", JAVA, java_options=[f"-Xmx{HEAP_MB}m"], **given
         )
 
 

@@ -1,7 +1,12 @@
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Collection;
 import java.util.HashMap;
@@ -22,8 +27,12 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /**
  * A process that joins a consumer group with the Java consumer and reports what it consumes.
  *
- * Arguments are name=value pairs: member.topics=t,u, all others are the consumer's own. What was handed out is committed
- * after each poll, and before partitions are given up.
+ * Arguments are name=value pairs. Those whose name begins with "member." are for this class, all others are the
+ * consumer's own:
+ *   member.topics=t,u
+ *   member.mode=lines|count|latency   as in GroupMember.java. With lines, what was handed out is committed after each
+ *                                     poll, and before partitions are given up; otherwise the consumer commits itself
+ *   member.report=FILE, member.stop.after=N   as in GroupMember.java
  *
  * Standard output: "ready" once it polls; "m TOPIC PARTITION OFFSET KEY VALUE" a message, key and value in base64 after an
  * equals sign or "-" for null; "owns GENERATION MEMBER TOPIC-PARTITION..." after each change; "lost TOPIC-PARTITION..."; at a
@@ -45,8 +54,13 @@ public final class JavaConsumer implements ConsumerRebalanceListener {
       String[] pair = argument.split("=", 2);
       (pair[0].startsWith("member.") ? own : properties).setProperty(pair[0], pair[1]);
     }
-    properties.setProperty("enable.auto.commit", "false");
+    boolean lines = own.getProperty("member.mode", "lines").equals("lines");
+    properties.setProperty("enable.auto.commit", String.valueOf(!lines));
     JavaConsumer member = new JavaConsumer(properties);
+    if (!lines) {
+      member.measure(own);
+      return;
+    }
     CountDownLatch ended = new CountDownLatch(1);
     Runtime.getRuntime().addShutdownHook(new Thread(() -> {
       member.consumer.wakeup();
@@ -83,6 +97,42 @@ public final class JavaConsumer implements ConsumerRebalanceListener {
       consumer.close(Duration.ofSeconds(5));
       out.println("end " + messages + " " + bytes + " 0");
     }
+  }
+
+  /** A measured loop: the value's length, one count, and the clock only at each tenth of the whole or for each age. */
+  private void measure(Properties own) throws Exception {
+    boolean stamped = own.getProperty("member.mode").equals("latency");
+    long total = Long.parseLong(own.getProperty("member.stop.after"));
+    long tenth = Math.max(total / 10, 1);
+    List<String> report = new ArrayList<>();
+    consumer.subscribe(List.of(own.getProperty("member.topics").split(",")));
+    out.println("ready");
+    long messages = 0;
+    long bytes = 0;
+    long first = 0;
+    long last = 0;
+    while (messages < total) {
+      for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
+        byte[] value = record.value();
+        bytes += value == null ? 0 : value.length;
+        messages++;
+        if (messages == 1) first = System.nanoTime();
+        if (stamped) {
+          long stamp = ByteBuffer.wrap(value).getLong();
+          report.add("late " + stamp + " " + (System.nanoTime() - stamp));
+        }
+        if (messages % tenth == 0 || messages == total) {
+          last = System.nanoTime();
+          if (!stamped) report.add("mark " + messages + " " + (last - first) / 1e9);
+        }
+        if (messages == total) break;
+      }
+    }
+    consumer.close(Duration.ofSeconds(5));
+    if (own.containsKey("member.report")) {
+      Files.write(Paths.get(own.getProperty("member.report")), report, StandardCharsets.US_ASCII);
+    }
+    out.println("end " + messages + " " + bytes + " " + (last - first) / 1e9);
   }
 
   private void commit() {

@@ -63,7 +63,7 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
         assert monotonic() - began < scaled(5)
         assert len(it.asked) == 1, "nothing more is asked for while nobody takes it"
         it.queue.revoke([slow])
-        assert fetcher.partitions.idle
+        assert fetcher.partitions.drop_revoked()
         assert it.queue.has_room()
 
 
@@ -122,8 +122,8 @@ class Cluster:
 
 def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose answer never came was asked again and again, ten seconds each time, before the others."""
-    monkeypatch.setattr("zkconsumer.fetch.fetcher_manager.random.sample", lambda brokers, _: brokers)
-    monkeypatch.setattr("zkconsumer.fetch.fetcher_manager.FIRST_TIMEOUT", scaled(0.6), raising=False)
+    monkeypatch.setattr("zkconsumer.fetch.leader_search.random.sample", lambda brokers, _: brokers)
+    monkeypatch.setattr("zkconsumer.fetch.leader_search.FIRST_TIMEOUT", scaled(0.6))
     cluster = Cluster()
     asked: list[int] = []
     connect = BrokerChannel.connect

@@ -105,7 +105,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order() -> None:
         assert channel.versions == {"ApiVersions": 0, "Fetch": 11, "ListOffsets": 3, "Metadata": 5}
         ids = [channel.send_fetch(FETCH, soon()) for _ in range(2)]
         first, second = (channel.receive_fetch(each, soon()).partitions[0] for each in ids)
-        assert first == ("t", 3, 0, 100, 0, (), b"one", 100)
+        assert first == ("t", 3, 0, 100, 0, (), b"one", 100, -1)
         assert (second.records, second.error) == (b"two", error_codes.OFFSET_OUT_OF_RANGE)
         with pytest.raises(ValueError, match="outstanding"):
             channel.receive_fetch(ids[0], soon())

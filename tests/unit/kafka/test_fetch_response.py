@@ -22,6 +22,7 @@ PARTITION = st.builds(
     error=st.integers(-1, 100),
     high_watermark=INT64,
     last_stable=INT64,
+    read_replica=st.integers(-1, 2**31 - 1),
     log_start=INT64,
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3).map(tuple),
     records=st.binary(max_size=50),
@@ -44,7 +45,7 @@ def encoded(version: int, topics: list[tuple[str, list[PartitionResponse]]], *, 
         parts += [p.last_stable] if version >= 4 else []
         parts += [p.log_start] if version >= 5 else []
         parts += aborted if version >= 4 else ()
-        parts += [-1] if version >= 11 else []
+        parts += [p.read_replica] if version >= 11 else []
         return (*parts, None if null and not p.records else p.records)
 
     head = [] if version < 1 else [250] if version < 7 else [250, 0, 99]
@@ -58,6 +59,7 @@ def expected(version: int, topics: list[tuple[str, list[PartitionResponse]]]) ->
             log_start=p.log_start if version >= 5 else -1,
             last_stable=p.last_stable if version >= 4 else -1,
             aborted=p.aborted if version >= 4 else (),
+            read_replica=p.read_replica if version >= 11 else -1,
         )
         for topic, parts in topics
         for p in parts
