@@ -31,7 +31,7 @@ from tests.simulation.scheduler import Process, world
 from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer import cli
 from zkconsumer.cli.offsets import write_report
-from zkconsumer.core.offset_files import parse_backup
+from zkconsumer.core.offset_file_formats import parse_backup
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import snapshot_reader

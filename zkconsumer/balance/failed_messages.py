@@ -47,7 +47,7 @@ class RunRules:
 
 
 class FailedMessages:
-    """Decides about messages that are not done.
+    """Parks, repeats or buries messages that are not done, as ``retry_policy`` decides.
 
     Arguments: as for the dispatcher; ``abort`` ends the run with an error; ``buried`` takes a work whose dead letter
     waited, once it was delivered or its partition has left.

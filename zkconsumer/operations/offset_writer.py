@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, ZooKeeperGroupOffsets, batches, node_content
 from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
-from zkconsumer.core.offset_files import Backup, format_backup
+from zkconsumer.core.offset_file_formats import Backup, format_backup
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.atomic_file import write_new

@@ -1,7 +1,7 @@
 """The columns: those of Spark's own Kafka source, headers on request, or those that the user's schema names.
 
-Pure; any thread. Spark cannot tell a Python source which columns a query needs, so a user's schema is the way to read
-fewer.
+Pure; any thread. ``kafka.arrow_columns.NAMES`` has the names and their order. Spark cannot tell a Python source which
+columns a query needs, so a user's schema is the way to read fewer.
 
 The columns also keep the options of ``CREATE TABLE t USING zkconsumer OPTIONS (...)`` for the queries of the table.
 Spark gives a Python data source the options of a table only when the table is created, to ask it for the columns. Each

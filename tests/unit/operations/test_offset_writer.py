@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, Store, StoreEntry
-from zkconsumer.core.offset_files import parse_backup
+from zkconsumer.core.offset_file_formats import parse_backup
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.model import TopicPartition

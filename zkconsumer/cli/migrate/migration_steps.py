@@ -36,7 +36,7 @@ from zkconsumer.core.migration_plan import (
     plan_move,
     plan_rollback,
 )
-from zkconsumer.core.offset_files import format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_file_formats import format_csv, parse_backup, parse_csv
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.offset_writer import OffsetRun, WriteState

@@ -37,7 +37,7 @@ from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core import migration_plan
 from zkconsumer.core.migration_plan import MovePlan, MoveVerdict, PartitionSelection, Step, Store
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_files import Backup, format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_file_formats import Backup, format_csv, parse_backup, parse_csv
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import offset_reset

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.migration_plan import SavedEntry, Store, StoreEntry
-from zkconsumer.core.offset_files import Backup, format_backup, format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_file_formats import Backup, format_backup, format_csv, parse_backup, parse_csv
 from zkconsumer.model import TopicPartition
 
 OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}
