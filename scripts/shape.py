@@ -20,9 +20,10 @@ PACKAGE = "zkconsumer"
 ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 
 LIMITS = {
-    # 828 and 358 before groups that are held by watches (700 lines and a file), the closest replica (250 and a file)
-    "hundreds of lines of the package": 839,
-    "files of the package": 360,
+    # 828 and 358 before groups that are held by watches (700 lines and a file), the closest replica (250 and a file),
+    # and the history of "serve" with the totals of groups in its metrics (1,300 and three files)
+    "hundreds of lines of the package": 851,
+    "files of the package": 363,
     "classes with over 15 attributes": 8,
     "classes with over 12 public methods": 20,
     "callbacks assigned after construction": 0,

@@ -49,6 +49,7 @@ LONG = [
         "kafka/test_security",
         "member/coordinator/test_faults",
         "member/zookeeper/test_recreated_topics",
+        "operations/serving/test_group_history",
         "operations/serving/test_server",
         "operations/test_snapshot_reader",
         "spark/test_idle_queries",

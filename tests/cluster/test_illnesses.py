@@ -20,7 +20,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress
-from zkconsumer.operations.serving.http_server import Routes, request_of
+from zkconsumer.operations.serving.http_server import Routes, ServeOptions, request_of
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
@@ -70,7 +70,7 @@ def watching(source: Callable[[], SnapshotSource], *, as_taken: bool) -> Iterato
     """A poller and the answers of ``zkconsumer serve``."""
     poller = Poller(lambda: nullcontext(source()), 1.0, histories=as_taken)
     rules = AccessRules(ListenAddress("127.0.0.1", 8089))
-    routes = Routes(lambda: poller.board, rules, cluster="c", host="h", interval=1.0, files={}, as_taken=as_taken)
+    routes = Routes(lambda: poller.board, rules, ServeOptions("c", "h", 1.0, {}, as_taken=as_taken))
     poller.start()
     try:
         assert poller.wait(0, scaled(30)).polls

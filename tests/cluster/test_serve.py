@@ -33,11 +33,11 @@ class ServeProcess:
         self.process = process
         said = process.stdout.readline()
         assert said.startswith("Serving on http://127.0.0.1:"), said
-        self._port = int(said.strip().rstrip("/").rpartition(":")[2])
+        self.port = int(said.strip().rstrip("/").rpartition(":")[2])
 
     def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body."""
-        client = http.client.HTTPConnection("127.0.0.1", self._port, timeout=scaled(10))
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=scaled(10))
         try:
             client.request("GET", path)
             answer = client.getresponse()
@@ -63,10 +63,11 @@ class ServeProcess:
 
 
 @contextmanager
-def serving(zookeeper: str, group: str) -> Iterator[ServeProcess]:
+def serving(zookeeper: str, group: str, *more: str) -> Iterator[ServeProcess]:
     command = [
         *(sys.executable, "-m", "zkconsumer", "serve", "--listen", "127.0.0.1:0", "--interval", "1"),
         *("--zookeeper", zookeeper, "--group", group, "--timeout", "3000"),
+        *more,
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -16,20 +16,25 @@ from types import FrameType
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.serving.bounded_http import AccessRules, checked_token, listen_address
-from zkconsumer.operations.serving.http_server import GroupServer, Routes
+from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
+from zkconsumer.operations.serving.group_history import GroupHistory
+from zkconsumer.operations.serving.history_file import DAY, Limits
+from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
+from zkconsumer.operations.serving.metrics_text import MetricsLevel
 from zkconsumer.operations.serving.poller import Poller
 
 NAME = "serve"
 HELP = "a page, Prometheus metrics and Burrow's paths about groups, over HTTP"
 DESCRIPTION = """\
-Reads all groups again and again, and answers over HTTP. It writes nothing, anywhere.
+Reads all groups again and again, and answers over HTTP. It writes nothing to ZooKeeper
+or Kafka, and to disk only the FILE of --history.
 
   zkconsumer serve --zookeeper HOST:2181/CHROOT --listen 127.0.0.1:8089
 
   /              a live page                  /metrics    for Prometheus
   /api/groups    JSON of all groups           /v3/kafka   Burrow's paths and JSON
   /api/groups/G  JSON of one group            /healthz    /readyz
+  /prometheus-alerts.yml  alerting rules      /grafana-dashboard.json  a dashboard
 
 On an address that other machines reach, every request but those of probes needs the
 token in --token-file: as "Authorization: Bearer TOKEN", or as ?token=TOKEN once in a
@@ -48,6 +53,8 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
     ".png": "image/png",
+    ".json": "application/json",
+    ".yml": "application/yaml; charset=utf-8",
 }
 
 
@@ -71,9 +78,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-time-lag", action="store_true", help="do not read the messages at the committed offsets for lags in time"
     )
     parser.add_argument(
+        "--metrics-level",
+        choices=[level.name.lower() for level in reversed(MetricsLevel)],
+        default="partition",
+        help="how far down the samples of /metrics go (default: %(default)s)",
+    )
+    parser.add_argument(
         "--cluster-name", default="local", metavar="NAME", help="the cluster in Burrow's paths (default: %(default)s)"
     )
+    _add_history_arguments(parser)
     add_source_arguments(parser)
+
+
+def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--history", metavar="FILE", help="keep lags, rates, rebalances and findings in this SQLite file"
+    )
+    parser.add_argument(
+        "--history-days",
+        type=_number,
+        default=8,
+        metavar="D",
+        help="delete what is older than so many days (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--history-size",
+        type=_number,
+        default=256,
+        metavar="MB",
+        help="the most megabytes of the file; the oldest part gives way (default: %(default)s)",
+    )
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 100_000):
+        raise argparse.ArgumentTypeError(f"{text!a} is no number from 1 to 100000")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -94,23 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     rules = AccessRules(address, _token(arguments.token_file))
     with open_source(arguments):
         pass  # wrong options are told now, and not by a thread later
-    poller = Poller(
-        lambda: open_source(arguments),
-        arguments.interval,
-        arguments.group,
-        message_times=not arguments.no_time_lag,
-        histories=bool(arguments.snapshots),
-    )
-    routes = Routes(
-        lambda: poller.board,
-        rules,
-        cluster=arguments.cluster_name,
-        host=platform.node(),
-        interval=arguments.interval,
-        files=page_files(),
-        as_taken=bool(arguments.snapshots),
-    )
-    server = GroupServer(address, routes, poller)
+    server = _server(arguments, address, rules)
     with _until_terminated() as terminated:
         try:
             server.start()
@@ -121,6 +145,28 @@ def run(arguments: argparse.Namespace) -> int:
             if not server.close(_CLOSE_SECONDS):
                 print("zkconsumer serve: a reading was still under way", file=sys.stderr)
     return 0
+
+
+def _server(arguments: argparse.Namespace, address: ListenAddress, rules: AccessRules) -> GroupServer:
+    """Return the server, not yet started. Raises: ConfigException if the port cannot be had."""
+    poller = Poller(
+        lambda: open_source(arguments),
+        arguments.interval,
+        arguments.group,
+        message_times=not arguments.no_time_lag,
+        histories=bool(arguments.snapshots),
+    )
+    limits = Limits(arguments.history_size * 1_000_000, arguments.history_days * DAY)
+    history = GroupHistory(lambda: poller.board, arguments.history, limits)
+    options = ServeOptions(
+        arguments.cluster_name,
+        platform.node(),
+        arguments.interval,
+        page_files(),
+        as_taken=bool(arguments.snapshots),
+        metrics_level=MetricsLevel[arguments.metrics_level.upper()],
+    )
+    return GroupServer(address, Routes(lambda: poller.board, rules, options, history), poller, history)
 
 
 @contextmanager
@@ -151,9 +197,12 @@ def _token(name: str | None) -> str | None:
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the files of the page with their types, by name."""
-    folder = resources.files("zkconsumer.operations.serving") / "page"
-    if not folder.is_dir():
-        return {}
-    files = ((Path(file.name), file) for file in folder.iterdir() if file.is_file())
-    return {path.name: (file.read_bytes(), _TYPES[path.suffix]) for path, file in files if path.suffix in _TYPES}
+    """Return the files of the page, and those for Prometheus and Grafana, with their types, by name."""
+    found = {}
+    for folder in ("page", "monitoring"):
+        files = resources.files("zkconsumer.operations.serving") / folder
+        for file in files.iterdir() if files.is_dir() else ():
+            kind = _TYPES.get(Path(file.name).suffix)
+            if kind is not None and file.is_file():
+                found[file.name] = file.read_bytes(), kind
+    return found

@@ -12,12 +12,13 @@ import argparse
 import json
 import select
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
 from zkconsumer.cli.tables import printable
@@ -35,6 +36,15 @@ from zkconsumer.operations.group_timeline import (
     events,
     rebalances,
 )
+from zkconsumer.operations.serving.history_file import (
+    DAY,
+    LEVELS,
+    TEN_MINUTES,
+    PastFinding,
+    Sample,
+    read_history,
+)
+from zkconsumer.operations.time_format import duration
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
 
 NAME = "timeline"
@@ -47,9 +57,12 @@ moved, and the last claim.
   zkconsumer timeline GROUP --zookeeper HOST:PORT
   zkconsumer timeline GROUP --zookeeper HOST:PORT --follow --format json
   zkconsumer timeline GROUP --from MONDAY.json --from TUESDAY.json --since 2h
+  zkconsumer timeline GROUP --history FILE --since 1d
 
 Without --follow it shows what the nodes tell that still stand. Several snapshots also
 tell what vanished between them. What is unknown is a dash, or a bound as in "<=0x1f".
+With --history it reads the file of 'zkconsumer serve --history', which also has the
+findings that came and went, and the lag.
 
 Exit codes: 0 done; 1 there is no such group, or it cannot be read; 2 wrong usage; 130
 after Ctrl-C or SIGTERM, which are the usual ends of --follow.
@@ -62,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("group", metavar="GROUP", help="the group.id")
     add_source_arguments(parser)
+    parser.add_argument(
+        "--history", metavar="FILE", help="read this file of 'zkconsumer serve --history' in place of a cluster"
+    )
     parser.add_argument("--follow", action="store_true", help="print further changes as they happen, until Ctrl-C")
     parser.add_argument(
         "--since",
@@ -77,6 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Return the exit code. Raises: ZkConsumerError."""
+    if arguments.history is not None:
+        if arguments.follow or arguments.snapshots or arguments.zookeeper or arguments.bootstrap_server:
+            raise ConfigException("--history", "goes without --follow, --from and the addresses of a cluster")
+        return _past(arguments)
     if arguments.follow:
         if arguments.snapshots:
             raise ConfigException("--follow", "goes without --from: a file does not change any more")
@@ -94,6 +114,58 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(report(found, commits=arguments.commits))
     return 0
+
+
+def _past(arguments: argparse.Namespace) -> int:
+    """Show what the file of ``serve --history`` has of the group."""
+    begin, end = (arguments.since or 0) // 1000, int(time()) + DAY
+    with closing(read_history(arguments.history)) as file:
+        try:
+            if arguments.group not in file.groups():
+                raise ConfigException("GROUP", f"{arguments.group!a} is not in {arguments.history}")
+            formed = file.rebalances(arguments.group, begin, end)
+            found = file.findings(arguments.group, begin, end)
+            samples = file.samples(arguments.group, begin, end, TEN_MINUTES)
+        except sqlite3.Error as error:
+            raise ConfigException("--history", f"{arguments.history} cannot be read: {error}") from None
+    if arguments.format == "json":
+        for one in formed:
+            _print(_json_lines(one.events, [one], False))
+        _print(json.dumps({"type": "finding", **one.document()}) for one in found)
+        _print(json.dumps({"type": "lag", **one.document()}) for one in samples)
+    else:
+        _print(past_report(formed, found, samples))
+    return 0
+
+
+def past_report(formed: Sequence[Rebalance], found: Sequence[PastFinding], samples: Sequence[Sample]) -> Iterator[str]:
+    """Yield the lines of rebalances and findings in the order of their times, and one about the lag."""
+    told: list[tuple[int, list[str]]] = []
+    for rebalance in formed:
+        times = [event.at or event.seen or 0 for event in rebalance.events]
+        told.append((max(times, default=0), list(report(rebalance.events, [rebalance]))))
+    for one in found:
+        what = printable(f"{one.check}: {LEVELS[one.level]}: {one.text.partition('. ')[0]}")
+        where = f" ({printable(one.node)})" if one.node else ""
+        told.append((one.came * 1000, [_past_line(one.came, "finding came", f"{what}{where}")]))
+        if one.went is not None:
+            took = duration((one.went - one.came) * 1000)
+            line = _past_line(one.went, "finding went", f"{printable(one.check)} after {took}{where}")
+            told.append((one.went * 1000, [line]))
+    for _, lines in sorted(told, key=lambda one: one[0]):
+        yield from lines
+    known = [one for one in samples if one.lag is not None]
+    if known:
+        most = max(known, key=lambda one: one.lag or 0)
+        seconds = sum(one.seconds for one in samples)
+        yield (
+            f"(lag: at most {most.lag} at {_instant(most.at * 1000)}, then {known[-1].lag};"
+            f" {sum(one.consumed for one in samples)} messages consumed in {duration(seconds * 1000)} of watching)"
+        )
+
+
+def _past_line(at: int, kind: str, text: str) -> str:
+    return f"{_instant(at * 1000):24}  {NO_TIME:{_ZXID_WIDTH}}  {kind:{_KIND_WIDTH}}  {text}"
 
 
 def _warn(latest: GroupSnapshot, found: tuple[TimelineEvent, ...]) -> None:

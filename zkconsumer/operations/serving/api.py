@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
@@ -25,6 +26,7 @@ from zkconsumer.operations.group_timeline import events, rebalances
 from zkconsumer.operations.group_view import GroupAnalysis, member_host
 from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judge, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
+from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
 
 Document = Mapping[str, object]
@@ -120,16 +122,32 @@ def _name(tp: TopicPartition) -> str:
     return f"{tp.topic}:{tp.partition}"
 
 
-def groups_document(watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int) -> Document:
-    """Return the overview of all groups at ``now``: a row a group, in the order of their names."""
-    return {"now": now, "groups": [_row(*watched[name], now) for name in sorted(watched)]}
+def groups_document(
+    watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int, trends: Mapping[str, GroupTrend] = {}
+) -> Document:
+    """Return the overview of all groups at ``now``: a row a group, in the order of their names.
+
+    ``curve`` of a row has the largest lag of each minute of the last hour, the latest last.
+    """
+    rows = []
+    for name in sorted(watched):
+        trend = trends.get(name, GroupTrend())
+        rows.append({**_row(*watched[name], now, trend), "curve": trend.curve(now)})
+    return {"now": now, "groups": rows}
 
 
-def group_document(watched: WatchedGroup, judgement: Judgement, details: Details, now: int, since: int = 0) -> Document:
+def group_document(
+    watched: WatchedGroup,
+    judgement: Judgement,
+    details: Details,
+    now: int,
+    since: int = 0,
+    trend: GroupTrend = GroupTrend(),  # noqa: B008 (immutable)
+) -> Document:
     """Return everything about one group at ``now``. ``since`` drops the points of the history up to that time."""
     snapshot = watched.snapshot
     return {
-        **_row(watched, judgement, now),
+        **_row(watched, judgement, now, trend),
         "zookeeper": snapshot.zookeeper,
         "bootstrap": snapshot.bootstrap,
         "strategy_why": judgement.strategy_why,
@@ -152,13 +170,25 @@ def _partitions(watched: WatchedGroup, judgement: Judgement) -> list[TopicPartit
     return sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
 
 
-def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
+def _rates(trend: GroupTrend) -> Document:
+    """Return the rates of the last minutes, in messages a second. ``drains`` is false if the lag never ends at them."""
+    rates, drain = trend.rates(), trend.drain_seconds()
+    return {
+        "consumed_rate": None if rates is None else round(rates[0], 3),
+        "produced_rate": None if rates is None else round(rates[1], 3),
+        "drains": None if drain is None else drain < inf,
+        "drain_seconds": None if drain is None or drain == inf else round(drain, 1),
+    }
+
+
+def _row(watched: WatchedGroup, judgement: Judgement, now: int, trend: GroupTrend) -> Document:
     lags = {tp: known for tp, known in watched.lags.items() if not judgement.abandoned(tp.topic)}
     seconds = [known.seconds for known in lags.values() if known.seconds is not None]
     partitions = _partitions(watched, judgement)
     current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
     statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in current]
     oldest = min((known.taken for known in lags.values()), default=None)
+    read = watched.failure == "" or watched.serial > 1
     return {
         "group": watched.group,
         "serial": watched.serial,
@@ -173,19 +203,21 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
         "severity": str(judgement.severity),
         "finding_counts": dict(judgement.counts),
         "headline": judgement.headline or None,
+        "worst_check": judgement.findings[0].check if judgement.findings else None,
         "status": judgement.status,
         "burrow_status": status_of_group(statuses).name,
         "coordination": judgement.coordination or None,
         "strategy": judgement.strategy or None,
-        "member_count": known_number(len(judgement.kinds), watched.snapshot, "ids"),
-        "partition_count": len(partitions),
-        "owned_count": known_number(len(judgement.owners), watched.snapshot, "owners"),
+        "member_count": known_number(len(judgement.kinds), watched.snapshot, "ids") if read else None,
+        "partition_count": len(partitions) if read else None,
+        "owned_count": known_number(len(judgement.owners), watched.snapshot, "owners") if read else None,
         "lag": sum(known.lag for known in lags.values()) if lags else None,
         "lag_taken": oldest,
         "lag_age": None if oldest is None else max(0, now - oldest) / 1000,
         "unknown_lags": len([tp for tp in current if tp not in lags]),
         "lag_seconds": max(seconds, default=None),
         "abandoned_topics": sorted({tp.topic for tp in watched.lags if judgement.abandoned(tp.topic)}),
+        **_rates(trend),
     }
 
 

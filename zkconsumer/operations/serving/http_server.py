@@ -32,7 +32,9 @@ from zkconsumer.operations.serving.bounded_http import (
     text,
 )
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
-from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, metrics_text
+from zkconsumer.operations.serving.group_history import SPANS, GroupHistory
+from zkconsumer.operations.serving.group_trends import GroupTrend
+from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, MetricsLevel, metrics_text
 from zkconsumer.operations.serving.poller import Board, Poller
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.runtime.deadline import Deadline
@@ -45,7 +47,8 @@ _OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "re
 
 _LATE = 3
 """A board is too old to be ready after this many intervals."""
-_PARAMETERS = 16
+_PARAMETERS = 64
+"""The most parameters of a request, and so the most groups that one request for metrics names."""
 _PATIENCE = 5.0
 """Seconds to wait while another thread makes the details of a group."""
 _DETAILS = 64
@@ -54,12 +57,16 @@ _DETAILS = 64
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request. ``path`` has the decoded elements, ``headers`` have lower-case names."""
+    """A request. ``path`` has the decoded elements, ``headers`` have lower-case names.
+
+    ``groups`` are all values of the parameter ``group``; ``query`` has the last value of each parameter.
+    """
 
     target: str
     path: tuple[str, ...]
     query: Mapping[str, str]
     headers: Mapping[str, str]
+    groups: tuple[str, ...] = ()
 
 
 def request_of(target: str, headers: Mapping[str, str]) -> HttpRequest:
@@ -68,7 +75,8 @@ def request_of(target: str, headers: Mapping[str, str]) -> HttpRequest:
     if not path.startswith("/"):
         raise ValueError("a path is wanted")
     elements = tuple(unquote(element) for element in path.removesuffix("/").split("/")[1:])
-    return HttpRequest(path, elements, dict(parse_qsl(query, max_num_fields=_PARAMETERS)), headers)
+    pairs = parse_qsl(query, max_num_fields=_PARAMETERS)
+    return HttpRequest(path, elements, dict(pairs), headers, tuple(text for name, text in pairs if name == "group"))
 
 
 def document(found: Document, status: int = 200) -> Response:
@@ -76,32 +84,41 @@ def document(found: Document, status: int = 200) -> Response:
     return Response(status, json.dumps(found, separators=(",", ":")).encode(), JSON)
 
 
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the answers depend on beside the board.
+
+    ``cluster`` is the name in Burrow's paths, ``host`` that of this machine. ``interval`` is that of the polls in
+    seconds. ``files`` are those of the page, and for Prometheus and Grafana, by name. ``as_taken`` answers as of the
+    latest snapshot in place of now, for snapshots of the past. ``metrics_level`` is the level of ``/metrics``.
+    """
+
+    cluster: str
+    host: str
+    interval: float
+    files: Mapping[str, tuple[bytes, str]]
+    as_taken: bool = False
+    metrics_level: MetricsLevel = MetricsLevel.PARTITION
+
+
 class Routes:
     """Answers requests from the latest board.
 
-    Arguments: ``board`` returns it. ``rules`` say who may ask. ``cluster`` is the name in Burrow's paths, ``host`` that
-    of this machine. ``interval`` is that of the polls in seconds. ``files`` are those of the page, by name.
-    ``as_taken`` answers as of the latest snapshot in place of now, for snapshots of the past.
+    Arguments: ``board`` returns it. ``rules`` say who may ask. ``options`` are those of the answers. ``history``
+    follows the board; without it nothing is known of rates and of the past.
     """
 
     def __init__(
         self,
         board: Callable[[], Board],
         rules: AccessRules,
-        *,
-        cluster: str,
-        host: str,
-        interval: float,
-        files: Mapping[str, tuple[bytes, str]],
-        as_taken: bool = False,
+        options: ServeOptions,
+        history: GroupHistory | None = None,
     ) -> None:
         self._board = board
         self._rules = rules
-        self._cluster = cluster
-        self._host = host
-        self._interval = interval
-        self._files = files
-        self._as_taken = as_taken
+        self._options = options
+        self._history = history
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
         self._making = InterruptibleLock()
 
@@ -145,7 +162,7 @@ class Routes:
             )
         if board.failure:
             return "the last poll could read nothing"
-        late = _now() - board.completed > 1000 * (_LATE * self._interval + board.seconds)
+        late = _now() - board.completed > 1000 * (_LATE * self._options.interval + board.seconds)
         return "no poll has completed for several intervals" if late else ""
 
     def _allowed(self, request: HttpRequest) -> Response:
@@ -155,14 +172,17 @@ class Routes:
             case ():
                 return self._file("index.html")
             case ("metrics",):
-                return Response(200, metrics_text(board).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+                return self._metrics(board, request.groups)
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
-                found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
+                found = groups_document(judged, now, self._trends())
+                found = {**found, "failure": board.failure or None, "polls": board.polls, "kept": self._kept()}
                 counts = {"left_out": board.left_out, "missing": board.missing}
-                return document({**found, "interval": self._interval, **counts})
+                return document({**found, "interval": self._options.interval, **counts})
             case ("api", "groups", group):
                 return self._group(board, group, request.query, now)
+            case ("api", "groups", group, "history"):
+                return self._past(group, request.query) if group in board.groups else _unknown(group)
             case ("api", "events"):
                 return Response(200, events="")
             case ("api", "groups", group, "events"):
@@ -174,12 +194,39 @@ class Routes:
         return text(404, "there is no such path")
 
     def _file(self, name: str) -> Response:
-        content, kind = self._files.get(name, (b"", ""))
+        content, kind = self._options.files.get(name, (b"", ""))
         return Response(200, content, kind) if kind else text(404, "there is no such path")
+
+    def _metrics(self, board: Board, groups: Sequence[str]) -> Response:
+        """Return the metrics of all groups, or of the named ones. If none of these is known, the scrape should fail."""
+        if groups and board.completed is not None and not board.groups.keys() & set(groups):
+            return text(404, "none of these groups is known")
+        found = metrics_text(board, self._options.metrics_level, groups or None, self._history)
+        return Response(200, found.encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+
+    def _trends(self) -> Mapping[str, GroupTrend]:
+        return {} if self._history is None else self._history.trends
+
+    def _kept(self) -> Document | None:
+        """Return the state of the history's file, None if there is none."""
+        return None if self._history is None else self._history.state.document()
+
+    def _past(self, group: str, query: Mapping[str, str]) -> Response:
+        span = query.get("span", "day")
+        if span not in SPANS:
+            return document({"error": f"span: one of {', '.join(SPANS)} is wanted"}, 400)
+        if self._history is None or self._kept() is None:
+            return document({"error": "no history is kept: start the server with --history FILE"}, 404)
+        found = self._history.graph(group, span)
+        if found is None:
+            why = self._history.state.failure or "it is busy"
+            refused = document({"error": f"the history cannot be read now: {why}"}, 503)
+            return Response(503, refused.body, JSON, {"Retry-After": "30"})
+        return document(found)
 
     def _time(self, board: Board) -> int:
         """Return the time of the answers, in milliseconds since 1970."""
-        taken = [watched.snapshot.taken for watched in board.groups.values()] if self._as_taken else []
+        taken = [watched.snapshot.taken for watched in board.groups.values()] if self._options.as_taken else []
         return max(taken, default=_now())
 
     def _group(self, board: Board, group: str, query: Mapping[str, str], now: int) -> Response:
@@ -190,8 +237,9 @@ class Routes:
         if not (since.isascii() and since.isdecimal() and len(since) < 18):
             return document({"error": "since: milliseconds since 1970 are wanted"}, 400)
         judged = _judgement(board, group)
-        found = group_document(watched, judged, self._told(watched, judged), now, int(since))
-        return document({**found, "interval": self._interval})
+        trend = self._trends().get(group, GroupTrend())
+        found = group_document(watched, judged, self._told(watched, judged), now, int(since), trend)
+        return document({**found, "interval": self._options.interval, "kept": self._kept()})
 
     def _told(self, watched: WatchedGroup, judgement: Judgement) -> Details:
         """Return the details of a group, made once a reading.
@@ -216,7 +264,8 @@ class Routes:
             self._making.release()
 
     def _burrow(self, board: Board, request: HttpRequest, path: Sequence[str], now: int) -> Response:
-        cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
+        options = self._options
+        cluster = BurrowCluster(options.cluster, board.groups, now, options.host, options.interval)
         answer = cluster.answer(request.target, path)
         if answer is None:
             return document({"error": True, "message": "invalid request type", "result": {}}, 404)
@@ -299,13 +348,17 @@ class _Server(BoundedServer):
 
 
 class GroupServer:
-    """The HTTP server over a poller: opens the port, answers, and ends. A context manager around both.
+    """The HTTP server over a poller and the history that follows it: opens the port, answers, and ends.
 
-    Arguments: ``address`` to listen on, ``routes`` and ``poller``. Raises: ConfigException if the port cannot be had.
+    Arguments: ``address`` to listen on, ``routes``, ``poller`` and ``history``.
+    Raises: ConfigException if the port cannot be had.
     """
 
-    def __init__(self, address: ListenAddress, routes: Routes, poller: Poller) -> None:
+    def __init__(
+        self, address: ListenAddress, routes: Routes, poller: Poller, history: GroupHistory | None = None
+    ) -> None:
         self._poller = poller
+        self._history = history
         try:
             self._server = _Server(address, routes, poller)
         except OSError as error:
@@ -317,7 +370,9 @@ class GroupServer:
         return self._server.url
 
     def start(self) -> None:
-        """Start the poller and the accepting thread."""
+        """Start the history, the poller and the accepting thread. Raises: ConfigException for a wrong history file."""
+        if self._history is not None:
+            self._history.start()
         self._poller.start()
         self._server.start()
 
@@ -325,4 +380,5 @@ class GroupServer:
         """End the poller, the listeners and the server. Return whether all threads ended within ``timeout`` seconds."""
         deadline = Deadline(timeout)
         ended = self._poller.stop(timeout * 0.6)
+        ended = (self._history is None or self._history.stop(timeout * 0.2)) and ended
         return self._server.end(deadline) and ended

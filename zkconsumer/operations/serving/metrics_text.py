@@ -6,14 +6,19 @@ names begin with ``zkconsumer_``. A value that is unknown has no sample: a sampl
 
 from __future__ import annotations
 
+import enum
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
 from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
 from zkconsumer.operations.serving.burrow_rules import BurrowStatus, CommitWindow
+from zkconsumer.operations.serving.group_history import GroupHistory, HistoryState
+from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
@@ -25,20 +30,29 @@ _NUMBERS = {word: BurrowStatus[word] for word in STATUSES.values()}
 
 STATES = ("Stable", "Rebalancing", "Stuck", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Unknown")
 
+
+class MetricsLevel(enum.IntEnum):
+    """How far down the samples go: those of groups alone, those of topics as well, or those of partitions as well."""
+
+    GROUP = 0
+    TOPIC = 1
+    PARTITION = 2
+
+
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(slots=True)
 class Family:
-    """A metric with its samples: pairs of labels and a value."""
+    """A metric with its samples: pairs of labels, as :func:`labelled` writes them, and a value."""
 
     name: str
     kind: str
     help: str
-    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+    samples: list[tuple[str, float]] = field(default_factory=list)
 
-    def add(self, value: float | None, labels: Mapping[str, str] = {}) -> None:
+    def add(self, value: float | None, labels: str = "") -> None:
         """Add a sample, unless the value is unknown."""
         if value is not None:
             self.samples.append((labels, value))
@@ -48,9 +62,13 @@ class Family:
         if self.samples:
             yield f"# HELP {self.name} {self.help}"
             yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in self.samples:
-            inside = ",".join(f'{name}="{escaped(text)}"' for name, text in labels.items())
+        for inside, value in self.samples:
             yield f"{self.name}{{{inside}}} {_number(value)}" if inside else f"{self.name} {_number(value)}"
+
+
+def labelled(**labels: str) -> str:
+    """Return labels as the text format has them, so that the samples of one partition share one text."""
+    return ",".join(f'{name}="{escaped(text)}"' for name, text in labels.items())
 
 
 def escaped(text: str) -> str:
@@ -59,31 +77,51 @@ def escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
+    if value == math.inf:
+        return "+Inf"
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def metrics_text(board: Board) -> str:
-    """Return the metrics of all groups."""
-    families = [*_server(board)]
-    groups = _GroupFamilies()
-    for name in sorted(board.groups):
-        groups.add(board.groups[name], board.judgements.get(name, Judgement()))
-    families += groups.families()
+def metrics_text(
+    board: Board,
+    level: MetricsLevel = MetricsLevel.PARTITION,
+    groups: Collection[str] | None = None,
+    history: GroupHistory | None = None,
+) -> str:
+    """Return the metrics of all groups, or of these alone. ``history`` adds the rates and its own state."""
+    families = [*_server(board, None if history is None else history.state)]
+    found = _GroupFamilies(level)
+    trends = {} if history is None else history.trends
+    for name in sorted(board.groups.keys() if groups is None else board.groups.keys() & groups):
+        found.add(board.groups[name], board.judgements.get(name, Judgement()), trends.get(name, GroupTrend()))
+    families += found.families()
     return "".join(f"{line}\n" for family in families for line in family.lines())
 
 
-def _server(board: Board) -> Iterable[Family]:
+def _server(board: Board, history: HistoryState | None) -> Iterable[Family]:
     info = Family("zkconsumer_info", "gauge", "The version of zkconsumer")
-    info.add(1, {"version": VERSION})
+    info.add(1, labelled(version=VERSION))
     yield info
     seconds = board.seconds if board.completed is not None else None
+    reads = None if board.completed is None else not board.failure
+    kept = history if history is not None and history.file else None
+    written = None if kept is None or kept.written is None else kept.written / 1000
     for name, kind, text, value in (
         ("polls_total", "counter", "Polls of all groups", board.polls),
         ("poll_failures_total", "counter", "Polls in which a group could not be read", board.failures),
         ("poll_duration_seconds", "gauge", "Duration of the last poll", seconds),
+        ("read_success", "gauge", "Whether the last poll could read anything at all", reads),
         ("groups_left_out", "gauge", "Groups beyond the most that are watched", board.left_out),
         ("groups_missing", "gauge", "Groups that were not read yet, since the server began", board.missing),
         ("differences_total", "counter", "Nodes that had changed without an event of ZooKeeper", board.differences),
+        (
+            "history_success",
+            "gauge",
+            "Whether the history was written lately",
+            None if kept is None else not kept.failure,
+        ),
+        ("history_written_timestamp_seconds", "gauge", "When the history was last written", written),
+        ("history_bytes", "gauge", "Size of the history's file that is in use", None if kept is None else kept.size),
     ):
         family = Family(f"zkconsumer_serve_{name}", kind, text)
         family.add(value)
@@ -106,6 +144,18 @@ _GAUGES = {
     "zkconsumer_group_read_success": "Whether the last reading of the group succeeded and was complete",
     "zkconsumer_group_read_timestamp_seconds": "Time of the last reading of the group that succeeded",
     "zkconsumer_group_lag_timestamp_seconds": "Time of the oldest reading among the lags that are shown",
+    "zkconsumer_group_lag": "Messages that wait, in all topics that the group has not left",
+    "zkconsumer_group_lag_seconds": "Age of the oldest message that waits, in all topics that the group has not left",
+    "zkconsumer_group_drain_seconds": "Time until nothing waits at the rates of the last 5 minutes, +Inf: never",
+    "zkconsumer_group_partitions": "Partitions in all topics that the group has not left",
+    "zkconsumer_group_partitions_unowned": "Partitions among them that no registered thread owns",
+    "zkconsumer_group_partitions_lag_unknown": "Partitions among them whose lag is unknown",
+    "zkconsumer_group_stands_still_seconds": "The longest time for which an owner has not moved on, although it lags",
+    "zkconsumer_group_gone_messages": "Messages that were deleted before the group read them",
+    "zkconsumer_group_parked_messages": "Messages that wait for their next attempt",
+    "zkconsumer_group_dead_letters": "Dead letters of the group",
+    "zkconsumer_group_last_commit_timestamp_seconds": "Time of the latest commit of any partition",
+    "zkconsumer_topic_lag_seconds": "Age of the oldest message of the topic that waits",
     "zkconsumer_partition_owned": "Whether a registered thread owns the partition",
     "zkconsumer_partition_owned_as_expected": "Whether the owner is the thread that the strategy gives it to",
     "zkconsumer_partition_severity": "The worst finding about the partition: 0 ok, 1 note, 2 warn, 3 error",
@@ -122,13 +172,18 @@ _GAUGES = {
     "zkconsumer_partition_slots_lent": "Slots of the partition, of 256, that its owner lends to other members",
     "zkconsumer_topic_abandoned": "Whether the group has members, and none of them subscribes to this topic",
 }
-_COUNTERS = {"zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made"}
+_COUNTERS = {
+    "zkconsumer_group_membership_changes_total": "Members that joined or left since the group's node was made",
+    "zkconsumer_group_consumed_messages_total": "Messages that commits have passed since the group was first seen",
+    "zkconsumer_group_produced_messages_total": "Messages by which the logs have grown since the group was first seen",
+}
 
 
 class _GroupFamilies:
     """The families with a label for the group, filled group by group."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: MetricsLevel) -> None:
+        self._level = level
         self._families = {name: Family(name, "gauge", text) for name, text in _GAUGES.items()}
         self._families |= {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
 
@@ -136,36 +191,37 @@ class _GroupFamilies:
         """Return all families in the order of the tables."""
         return list(self._families.values())
 
-    def _add(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
+    def _add(self, name: str, value: float | None, labels: str) -> None:
         self._families[name].add(value, labels)
 
-    def add(self, watched: WatchedGroup, judgement: Judgement) -> None:
+    def add(self, watched: WatchedGroup, judgement: Judgement, trend: GroupTrend) -> None:
         """Add the samples of one group."""
-        self._add_group(watched, judgement, {"consumergroup": watched.group})
+        group = labelled(consumergroup=watched.group)
         partitions = sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
-        for tp in partitions:
-            labels = {"consumergroup": watched.group, "topic": tp.topic, "partition": str(tp.partition)}
-            verdict = judgement.verdict(tp)
-            self._add("zkconsumer_partition_severity", verdict.level, labels)
-            self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
-            if verdict.check == "standing-still" and verdict.since is not None:
-                still = max(0, watched.judged.taken - verdict.since) / 1000  # later it may have moved
-                self._add("zkconsumer_partition_stands_still_seconds", still, labels)
-            self._add_offsets(watched, tp, labels)
-            self._add_ownership(watched, judgement, tp, labels)
-            self._add_balance(watched.snapshot, tp, labels)
-        for topic in sorted({tp.topic for tp in partitions}):
-            self._add_topic(watched, judgement, topic)
+        self._add_group(watched, judgement, group)
+        current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
+        self._add_totals(watched, judgement, current, group)
+        self._add("zkconsumer_group_drain_seconds", trend.drain_seconds(), group)
+        if trend.totals:
+            self._add("zkconsumer_group_consumed_messages_total", trend.totals[-1].consumed, group)
+            self._add("zkconsumer_group_produced_messages_total", trend.totals[-1].produced, group)
+        if self._level >= MetricsLevel.TOPIC:
+            for topic, found in groupby(partitions, key=lambda tp: tp.topic):
+                self._add_topic(watched, judgement, list(found), f"{group},{labelled(topic=topic)}")
+        if self._level >= MetricsLevel.PARTITION:
+            for tp in partitions:
+                labels = f"{group},{labelled(topic=tp.topic, partition=str(tp.partition))}"
+                self._add_partition(watched, judgement, tp, labels)
 
-    def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: Mapping[str, str]) -> None:
+    def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: str) -> None:
         snapshot = watched.snapshot
         read = watched.failure == "" or watched.serial > 1
         members = known_number(len(judgement.kinds), snapshot, "ids") if read else None
         self._add("kafka_consumergroup_members", members, labels)
         for state in dict.fromkeys((*STATES, judgement.state)):
-            self._add("zkconsumer_group_state", state == judgement.state, {**labels, "state": state})
-        info = {"coordination": judgement.coordination, "strategy": judgement.strategy}
-        self._add("zkconsumer_group_info", 1, {**labels, **info})
+            self._add("zkconsumer_group_state", state == judgement.state, f"{labels},{labelled(state=state)}")
+        info = labelled(coordination=judgement.coordination, strategy=judgement.strategy)
+        self._add("zkconsumer_group_info", 1, f"{labels},{info}")
         self._add("zkconsumer_group_read_success", watched.complete, labels)
         self._add("zkconsumer_group_read_timestamp_seconds", snapshot.taken / 1000 if read else None, labels)
         oldest = min((known.taken for known in watched.lags.values()), default=None)
@@ -175,9 +231,54 @@ class _GroupFamilies:
         self._add("zkconsumer_group_severity", judgement.severity, labels)
         self._add("zkconsumer_group_status", _NUMBERS.get(judgement.status), labels)
         for level, number in judgement.counts.items():
-            self._add("zkconsumer_group_findings", number, {**labels, "level": level})
+            self._add("zkconsumer_group_findings", number, f"{labels},{labelled(level=level)}")
 
-    def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: Mapping[str, str]) -> None:
+    def _add_totals(
+        self, watched: WatchedGroup, judgement: Judgement, current: Sequence[TopicPartition], labels: str
+    ) -> None:
+        """Add what is known of the partitions together. They are those of the topics that the group has not left."""
+        snapshot, lags, logs = watched.snapshot, watched.lags, watched.logs
+        known = [lags[tp] for tp in current if tp in lags]
+        pointers = [found for tp in current if (found := snapshot.pointers.get(tp)) is not None]
+        commits = [window.commits[-1].time for tp in current if (window := watched.windows.get(tp)) and window.commits]
+        gone = [gone_before(snapshot.committed(tp), logs[tp].log) for tp in current if tp in logs]
+        still = [age for tp in current if (age := _stands_still(watched, judgement, tp)) is not None]
+        unowned = sum(judgement.owners.get(tp) not in judgement.member_of for tp in current)
+        for name, value in (
+            ("lag", _sum(one.lag for one in known)),
+            ("lag_seconds", max((one.seconds for one in known if one.seconds is not None), default=None)),
+            ("partitions", len(current)),
+            ("partitions_unowned", None if _owners_unread(snapshot) else unowned),
+            ("partitions_lag_unknown", len(current) - len(known)),
+            ("stands_still_seconds", max(still, default=None)),
+            ("gone_messages", _sum(gone)),
+            ("parked_messages", _sum(found.parked for found in pointers)),
+            ("dead_letters", _sum(found.dead for found in pointers)),
+            ("last_commit_timestamp_seconds", max(commits) / 1000 if commits else None),
+        ):
+            self._add(f"zkconsumer_group_{name}", value, labels)
+
+    def _add_topic(
+        self, watched: WatchedGroup, judgement: Judgement, partitions: Sequence[TopicPartition], labels: str
+    ) -> None:
+        offsets = (watched.snapshot.committed(tp) for tp in partitions)
+        known = [watched.lags[tp] for tp in partitions if tp in watched.lags]
+        self._add("kafka_consumergroup_current_offset_sum", _sum(offsets), labels)
+        self._add("kafka_consumergroup_lag_sum", _sum(one.lag for one in known), labels)
+        late = max((one.seconds for one in known if one.seconds is not None), default=None)
+        self._add("zkconsumer_topic_lag_seconds", late, labels)
+        self._add("zkconsumer_topic_abandoned", judgement.abandoned(partitions[0].topic), labels)
+
+    def _add_partition(self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
+        verdict = judgement.verdict(tp)
+        self._add("zkconsumer_partition_severity", verdict.level, labels)
+        self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
+        self._add("zkconsumer_partition_stands_still_seconds", _stands_still(watched, judgement, tp), labels)
+        self._add_offsets(watched, tp, labels)
+        self._add_ownership(watched, judgement, tp, labels)
+        self._add_balance(watched.snapshot, tp, labels)
+
+    def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: str) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
         window = watched.windows.get(tp, CommitWindow())
         self._add("kafka_consumergroup_current_offset", snapshot.committed(tp), labels)
@@ -195,17 +296,15 @@ class _GroupFamilies:
             last = window.commits[-1].time / 1000
             self._add("zkconsumer_partition_last_commit_timestamp_seconds", last, labels)
 
-    def _add_ownership(
-        self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: Mapping[str, str]
-    ) -> None:
+    def _add_ownership(self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
         owner = judgement.owners.get(tp)
-        if owner is None and any("/owners" in problem.what for problem in watched.snapshot.problems):
+        if owner is None and _owners_unread(watched.snapshot):
             return  # whether anybody owns it is unknown
         self._add("zkconsumer_partition_owned", owner in judgement.member_of, labels)
         if tp in judgement.expected:
             self._add("zkconsumer_partition_owned_as_expected", owner == judgement.expected[tp], labels)
 
-    def _add_balance(self, snapshot: GroupSnapshot, tp: TopicPartition, labels: Mapping[str, str]) -> None:
+    def _add_balance(self, snapshot: GroupSnapshot, tp: TopicPartition, labels: str) -> None:
         """Add a partition's values of balanced members. A value that no member wrote has no sample."""
         noted, pointers = snapshot.acks.get(tp), snapshot.pointers.get(tp)
         if noted is not None or snapshot.note(tp) is not None:
@@ -219,12 +318,20 @@ class _GroupFamilies:
         if lent and None not in lent:
             self._add("zkconsumer_partition_slots_lent", sum(slots or 0 for slots in lent), labels)
 
-    def _add_topic(self, watched: WatchedGroup, judgement: Judgement, topic: str) -> None:
-        labels = {"consumergroup": watched.group, "topic": topic}
-        snapshot = watched.snapshot
-        offsets = [snapshot.committed(tp) for tp in snapshot.partitions() if tp.topic == topic]
-        known = [offset for offset in offsets if offset is not None]
-        lags = [lag.lag for tp, lag in watched.lags.items() if tp.topic == topic]
-        self._add("kafka_consumergroup_current_offset_sum", sum(known) if known else None, labels)
-        self._add("kafka_consumergroup_lag_sum", sum(lags) if lags else None, labels)
-        self._add("zkconsumer_topic_abandoned", judgement.abandoned(topic), labels)
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the known values, None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _owners_unread(snapshot: GroupSnapshot) -> bool:
+    return any("/owners" in problem.what for problem in snapshot.problems)
+
+
+def _stands_still(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition) -> float | None:
+    """Return for how many seconds at least the owner of a partition had not moved on at the last reading."""
+    verdict = judgement.verdict(tp)
+    if verdict.check != "standing-still" or verdict.since is None:
+        return None
+    return max(0, watched.judged.taken - verdict.since) / 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,7 +15,9 @@ from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
 from zkconsumer.operations.serving.api import Details, group_document, judge_watched
-from zkconsumer.operations.serving.metrics_text import Family, metrics_text
+from zkconsumer.operations.serving.group_history import GroupHistory, HistoryState
+from zkconsumer.operations.serving.group_trends import GroupTrend, Totals
+from zkconsumer.operations.serving.metrics_text import Family, MetricsLevel, labelled, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import unread
 
@@ -50,6 +53,16 @@ def parsed(text: str) -> Samples:
             assert key not in found, f"{key} twice"
             found[key] = sample.value
     return found
+
+
+def everything() -> Samples:
+    """The samples of a group that has all of them, with a history."""
+    group = watched(*(balanced(at(second, 5, 9)) for second in range(0, 241, 60)))
+    board = Board({group.group: group}, {group.group: judge_watched(group)}, polls=1, completed=NOW)
+    history = GroupHistory(lambda: board)
+    history.trends = {group.group: GroupTrend(4, (), (Totals(0.0), Totals(60.0, 5, 9)))}
+    history.state = HistoryState(file="f", written=NOW)
+    return parsed(metrics_text(board, history=history))
 
 
 def value(found: Samples, name: str, **labels: str) -> float | None:
@@ -101,6 +114,27 @@ def test_nothing_stands_still_for_longer_than_it_was_read() -> None:
     assert ages == still
 
 
+@pytest.mark.parametrize("level", MetricsLevel)
+def test_a_level_leaves_out_what_is_below_it(level: MetricsLevel) -> None:
+    """The totals of the group are the same at each level, and leave the topic out that the group has left."""
+    group, other = watched(at(0, 100, 110)), watched(group_snapshot(offsets={"t:0": 5}, group="h"))
+    board = Board({"g": group, "h": other}, {"g": judge_watched(group), "h": judge_watched(other)})
+    found = parsed(metrics_text(board, level, {"g", "unknown"}))
+    assert value(found, "zkconsumer_group_lag") == 60
+    assert value(found, "zkconsumer_group_lag_seconds") == 2.5
+    assert value(found, "zkconsumer_group_partitions") == 6
+    assert value(found, "zkconsumer_group_partitions_unowned") == 1
+    labels = {name for _, pairs in found for name, _ in pairs}
+    assert ("topic" in labels, "partition" in labels) == (level >= 1, level == 2)
+    assert {dict(pairs).get("consumergroup", "g") for _, pairs in found} == {"g"}
+
+
+def test_the_time_to_drain_is_infinite_while_the_lag_grows() -> None:
+    found = everything()
+    assert value(found, "zkconsumer_group_drain_seconds") == math.inf
+    assert value(found, "zkconsumer_group_produced_messages_total") == 9
+
+
 def test_an_abandoned_topic_is_marked() -> None:
     found = samples(at(0, 100, 110))
     assert value(found, "zkconsumer_topic_abandoned", topic="old") == 1
@@ -122,7 +156,7 @@ def test_what_is_unknown_has_no_sample() -> None:
         without_logs(group_snapshot(offsets={"t:0": 5}, logs={"t:0": (0, 9)})),
     ):
         found = samples(snapshot)
-        lag = [name for name, _ in found if "_lag" in name]
+        lag = [name for name, _ in found if "_lag" in name and not name.endswith("_unknown")]
         assert lag == []
         assert not any(math.isnan(number) or number < 0 for number in found.values())
 
@@ -142,7 +176,7 @@ def test_owners_that_cannot_be_read_are_not_called_missing() -> None:
 @given(st.text())
 def test_any_name_stays_inside_its_label(name: str) -> None:
     family = Family("x", "gauge", "any")
-    family.add(4, {"topic": name})
+    family.add(4, labelled(topic=name))
     ((key, found),) = parsed("".join(f"{line}\n" for line in family.lines())).items()
     assert found == 4
     assert not name.isprintable() or key == ("x", frozenset({("topic", name)}))

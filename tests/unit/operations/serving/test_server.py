@@ -23,7 +23,9 @@ from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import bounded_http, http_server
 from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
-from zkconsumer.operations.serving.http_server import GroupServer, Routes
+from zkconsumer.operations.serving.group_history import GroupHistory
+from zkconsumer.operations.serving.history_file import read_history
+from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
@@ -74,8 +76,7 @@ def serves(
     """Return a server, not yet started; ``files``: the source is files of snapshots, shown as of their time."""
     poller = Poller(source, interval, histories=files)
     rules = rules or AccessRules(LOOPBACK)
-    names: dict[str, Any] = {"cluster": "local", "host": "here", "files": FILES}
-    routes = Routes(lambda: poller.board, rules, interval=interval, as_taken=files, **names)
+    routes = Routes(lambda: poller.board, rules, ServeOptions("local", "here", interval, FILES, as_taken=files))
     return GroupServer(LOOPBACK, routes, poller), poller
 
 
@@ -155,6 +156,10 @@ def test_each_path_has_its_answer(server: GroupServer) -> None:
         ("/api/groups/none", 404),
         ("/api/groups/none/events", 404),
         ("/api/groups/g?since=-1", 400),
+        ("/api/groups/g/history", 404),
+        ("/api/groups/g/history?span=year", 400),
+        ("/metrics?group=none", 404),
+        ("/metrics?group=none&group=g", 200),
         ("/v3/kafka/local/none", 404),
         ("/..%2f..%2fetc%2fpasswd", 404),
         ("/page.js/", 200),
@@ -288,6 +293,28 @@ def test_half_open_connections_never_starve_the_health(server: GroupServer) -> N
         for client in kept:
             client.sendall(b"Host: 127.0.0.1\r\n\r\n")
         assert all(b" 200 " in read_all(client).partition(b"\r\n")[0] for client in kept), "younger ones are served"
+
+
+def test_the_history_is_read_by_its_own_thread(tmp_path: Path) -> None:
+    """What the present minute has is written at the end."""
+    poller = Poller(Groups().open, 0.02)
+    history = GroupHistory(lambda: poller.board, str(tmp_path / "history"))
+    options = ServeOptions("local", "here", 0.02, FILES)
+    server = GroupServer(
+        LOOPBACK, Routes(lambda: poller.board, AccessRules(LOOPBACK), options, history), poller, history
+    )
+    server.start()
+    try:
+        eventually(lambda: [one["curve"][-1] for one in asked(server, "/api/groups")["groups"]] == [60], 20, "a curve")
+        for span in ("day", "week"):
+            found = asked(server, f"/api/groups/g/history?span={span}")
+            assert found["samples"]["time"] == []
+        assert asked(server, "/api/groups/g")["kept"]["failure"] is None
+        assert b"zkconsumer_serve_history_success 1" in ask(server, "/metrics")[2]
+    finally:
+        assert server.close(scaled(20))
+    with closing(read_history(str(tmp_path / "history"))) as file:
+        assert [one.lag for one in file.samples("g", 0, 2**40)][-1] == 60
 
 
 @contextmanager

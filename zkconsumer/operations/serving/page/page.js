@@ -153,6 +153,7 @@
   let history = null;
   let picked = null; // the member whose partitions are shown alone
   let pinned = null; // the partition whose explanation stays open
+  let pointed = null; // the check whose finding the address names
   let receivedAt = 0;
   let takenAge = null;
   let interval = 10; // seconds between two readings of the server
@@ -249,7 +250,24 @@
 
   // ---- the overview
 
-  const RANK = { Stuck: 0, Rebalancing: 1, PreparingRebalance: 1, CompletingRebalance: 1, Unknown: 2, Stable: 3, Empty: 4, Dead: 5 };
+  const SHOWS = [["", "All"], ["error", "Errors"], ["warn", "Warnings"], ["note", "Notes"], ["ok", "Ok"], ["old", "Not read lately"]];
+  const view = { show: "", state: "" }; // the chosen filters
+
+  /** What a person should know of a group: one severity with its text. A group that was not read lately is never ok. */
+  function need(one) {
+    const old = isOld(one.age);
+    const severity = (old || one.failure || one.state === "Stuck") && LEVELS[one.severity] > LEVELS.warn ? "warn" : one.severity;
+    const text = LEVELS[one.severity] < LEVELS.note ? one.headline
+      : one.failure ? `not read: ${one.failure}` : old ? `not read for ${duration(Math.round(one.age))}`
+      : severity === "warn" ? one.reason : one.headline ?? (one.state === "Stable" ? "" : one.reason);
+    return { severity, text, old: old || Boolean(one.failure) };
+  }
+
+  /** Errors first, then what falls behind, then by the size of the lag. Small changes do not move a row. */
+  const size = (lag) => (known(lag) && lag > 0 ? Math.floor(Math.log10(lag)) : -1);
+  const byNeed = (a, b) =>
+    LEVELS[a.need.severity] - LEVELS[b.need.severity] || grows(b.one) - grows(a.one)
+    || size(b.one.lag) - size(a.one.lag) || (a.one.group < b.one.group ? -1 : 1);
 
   function showGroups(found) {
     current = found;
@@ -260,30 +278,117 @@
     byId("group").hidden = true;
     put(byId("crumb"), "");
     document.title = "Groups · zkconsumer";
+    const all = found.groups.map((one) => ({ one, need: need(one) }));
+    showFilters(all);
     const wanted = byId("filter").value.toLowerCase();
-    const rows = found.groups
-      .filter((one) => one.group.toLowerCase().includes(wanted))
-      .sort((a, b) => (LEVELS[a.severity] ?? 2) - (LEVELS[b.severity] ?? 2) || (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2) || (b.lag ?? -1) - (a.lag ?? -1) || (a.group < b.group ? -1 : 1));
-    put(byId("overview-count"), rows.length === found.groups.length ? count(rows.length) : `${rows.length} of ${found.groups.length}`);
+    const rows = all.filter(({ one, need: its }) => one.group.toLowerCase().includes(wanted)
+      && (view.show === "" || (view.show === "old" ? its.old : its.severity === view.show)) && (view.state === "" || one.state === view.state)).sort(byNeed);
+    put(byId("overview-count"), rows.length === all.length ? count(rows.length) : `${count(rows.length)} of ${count(all.length)}`);
     byId("no-groups").hidden = rows.length > 0;
-    put(byId("no-groups"), found.groups.length ? "No group has this in its name." : "No group is known yet.");
-    const seen = rows.map((one) => [one.group, one.state, one.reason, one.failure, one.lag, one.lag_seconds, one.member_count, one.owned_count, one.partition_count, one.coordination, one.severity, one.finding_counts, one.headline, one.unknown_lags, isOld(one.lag_age) && Math.round(one.lag_age)]);
-    fill(byId("groups"), seen, () => rows.map(groupRow));
+    put(byId("no-groups"), all.length ? "No group is like this." : "No group is known yet.");
+    placeRows(byId("groups"), rows);
+    const kept = found.kept;
+    byId("kept").hidden = !kept || !(kept.failure || kept.clock);
+    put(byId("kept"), kept?.failure ? `The history is not written: ${kept.failure}` : kept?.clock ? `The history has a step: ${kept.clock}.` : "");
+    byId("kept").classList.toggle("bad", Boolean(kept?.failure));
   }
 
-  function groupRow(one) {
-    const link = make("a", "", one.group, { href: `#/g/${encodeURIComponent(one.group)}` });
-    const why = one.failure ? `not read: ${one.failure}` : LEVELS[one.severity] < LEVELS.note ? one.headline : one.state === "Stable" ? "" : one.reason;
-    const state = make("td", "", badge(one.state, one.severity), " ", verdictBadge(one), why ? make("span", "why", why) : null);
+  function showFilters(all) {
+    const counts = Object.fromEntries(SHOWS.map(([show]) => [show, all.filter((one) => show === "" || (show === "old" ? one.need.old : one.need.severity === show)).length]));
+    const of = (severity) => all.filter((one) => one.need.severity === severity).sort(byNeed).map((one) => one.one.group);
+    const [errors, warnings] = [of("error"), of("warn")];
+    const some = (names) => `${names.slice(0, 3).map(shown).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}`;
+    const parts = [];
+    if (errors.length) parts.push(`${plural(errors.length, "group")} with errors: ${some(errors)}`);
+    if (warnings.length) parts.push(`${plural(warnings.length, "group")} with warnings: ${some(warnings)}`);
+    put(byId("summary"), !all.length ? "" : parts.length ? `${parts.join(". ")}.` : "Nothing needs a person.");
+    fill(byId("shows"), [view.show, counts], () => SHOWS.filter(([show]) => counts[show] || show === view.show || show === "").map(([show, word]) => {
+      const button = make("button", `show ${SEVERITIES[show] ?? ""}`, `${word} `, make("b", "", count(counts[show])), { type: "button", "aria-pressed": String(view.show === show), "data-show": show });
+      button.addEventListener("click", () => choose({ show: view.show === show ? "" : show }));
+      return button;
+    }));
+    const states = [...new Set(all.map((one) => one.one.state).concat(view.state || []))].sort();
+    fill(byId("states"), [states, view.state], () => ["", ...states].map((state) => make("option", "", state || "any", { value: state, ...(state === view.state ? { selected: "" } : {}) })));
+  }
+
+  /** Choose filters, and keep them in the address, so that "back" and a bookmark have them. */
+  function choose(chosen) {
+    Object.assign(view, chosen);
+    const query = new URLSearchParams(Object.entries(view).filter(([, value]) => value)).toString();
+    window.history.replaceState(null, "", query ? `#/?${query}` : "#/");
+    if (!current?.groups) return;
+    const focused = document.activeElement?.dataset?.show;
+    showGroups(current);
+    if (known(focused)) byId("shows").querySelector(`[data-show="${focused}"]`)?.focus();
+  }
+
+  const rowOf = new Map(); // the row of each group, and what it shows
+  /** Show rows in this order. A row that shows the same stays in place, and the focus stays where it was. */
+  function placeRows(body, rows) {
+    const focused = body.contains(document.activeElement) ? document.activeElement : null;
+    const focusedRow = focused?.closest("tr");
+    const nth = focusedRow ? [...focusedRow.querySelectorAll("a")].indexOf(focused) : -1;
+    const name = focusedRow?.dataset.group;
+    const there = new Set();
+    let at = body.firstChild;
+    for (const entry of rows) {
+      const key = JSON.stringify([entry.need, rowFacts(entry.one)]);
+      let had = rowOf.get(entry.one.group);
+      if (!had || had.key !== key) {
+        const row = groupRow(entry);
+        if (had?.row === at) at = at.nextSibling;
+        had?.row.remove();
+        had = { key, row };
+        rowOf.set(entry.one.group, had);
+      }
+      if (at === had.row) at = at.nextSibling;
+      else body.insertBefore(had.row, at);
+      there.add(had.row);
+    }
+    for (const row of [...body.children]) if (!there.has(row)) row.remove();
+    for (const [group, had] of rowOf) if (!there.has(had.row)) rowOf.delete(group);
+    if (focused && document.activeElement !== focused) rowOf.get(name)?.row.querySelectorAll("a")[nth]?.focus();
+  }
+
+  const rowFacts = (one) => [one.group, one.state, one.lag, one.lag_seconds, one.drains, one.drain_seconds, one.member_count, one.owned_count, one.partition_count, one.coordination, one.strategy, one.finding_counts, one.worst_check, one.unknown_lags, one.curve, isOld(one.lag_age) && Math.round(one.lag_age), isOld(one.age) && Math.round(one.age)];
+
+  function groupRow({ one, need: its }) {
+    const address = `#/g/${encodeURIComponent(one.group)}`;
+    const by = one.coordination === "brokers" ? "brokers" : one.coordination === "zookeeper" ? "ZooKeeper" : "unknown";
+    const link = make("td", "", make("a", "", one.group, { href: address }), make("span", "why", `${by}${one.strategy ? ` · ${one.strategy}` : ""}`));
+    const told = its.severity === one.severity ? verdictBadge(one) : make("span", `badge judged ${SEVERITIES[its.severity]}`, its.old ? "old" : one.state);
+    const needs = make("td", "", told, " ", make("span", "state", one.state || "Unknown"), its.text ? make("span", "why", its.text) : null);
+    if (one.worst_check && LEVELS[one.severity] < LEVELS.note) {
+      needs.append(make("a", "remedy-link", "What to do", { href: `${address}?finding=${encodeURIComponent(one.worst_check)}`, "aria-label": shown(`What to do for ${one.group}`) }));
+    }
     const cell = (label, text, name = "") => make("td", `number ${name}`, text, { "data-label": label });
     const old = isOld(one.lag_age) ? "old" : "";
     const lag = cell("Lag", count(one.lag), old);
-    if (old) lag.append(make("span", "why", `${duration(one.lag_age)} old`));
+    if (old) lag.append(make("span", "why", `${duration(Math.round(one.lag_age))} old`));
     if (one.unknown_lags) lag.append(make("span", "why", `and ${count(one.unknown_lags)} unknown`));
-    return make("tr", one.severity === "error" ? "bad" : one.severity === "warn" ? "warn" : "",
-      make("td", "", link), state, lag, cell("Behind", duration(one.lag_seconds), old),
-      cell("Members", count(one.member_count)), cell("Owned", `${count(one.owned_count)} of ${count(one.partition_count)}`),
-      make("td", "", one.coordination === "brokers" ? "brokers" : one.coordination === "zookeeper" ? "ZooKeeper" : "unknown", { "data-label": "By" }));
+    const age = cell("Read", its.old ? `${duration(Math.round(one.age))} ago` : "now", its.old ? "late" : "");
+    return make("tr", `${its.severity === "error" ? "bad" : its.severity === "warn" ? "warn" : ""}${its.old ? " stale" : ""}`, { "data-group": one.group },
+      link, needs, make("td", "hour", curve(one.curve ?? [])), lag, cell("Behind", duration(one.lag_seconds), old),
+      cell("Caught up in", drainText(one), grows(one) ? "late" : ""), cell("Members", count(one.member_count)),
+      cell("Owned", `${count(one.owned_count)} of ${count(one.partition_count)}`), age);
+  }
+
+  const grows = (one) => Boolean(one.lag) && one.drains === false && one.produced_rate > one.consumed_rate;
+  const drainText = (one) =>
+    one.lag === 0 ? "no lag" : one.drains === false ? "not at this rate" : known(one.drain_seconds) ? duration(Math.ceil(one.drain_seconds)) : "unknown";
+
+  /** A curve of lags, one a minute. Each group has its own scale: the number stands beside it. */
+  function curve(lags) {
+    const seen = lags.filter(known);
+    if (!seen.length) return make("span", "muted", "not known yet");
+    const most = Math.max(1, ...seen);
+    const [x, y] = [(n) => 1 + (118 * n) / Math.max(1, lags.length - 1), (value) => 26 - (24 * value) / most];
+    const words = `Lag in the last hour: first ${count(seen[0])}, at most ${count(Math.max(...seen))}, last ${count(seen.at(-1))}`;
+    const svg = draw("svg", { viewBox: "0 0 120 28", preserveAspectRatio: "none", role: "img", "aria-label": words });
+    svg.append(draw("path", { class: "under", d: under(lags, x, y, 27) }), draw("path", { d: path(lags, x, y) }));
+    const last = lags.findLastIndex(known);
+    if (seen.length === 1) svg.append(draw("path", { d: `M${x(last) - 2} ${y(lags[last])}L${x(last)} ${y(lags[last])}` }));
+    return svg;
   }
 
   // ---- one group
@@ -311,6 +416,7 @@
     showFigures(found);
     showLegend(found);
     showMap(found);
+    showSpans(found);
     showChart();
     showSparks(found);
     showRebalances(found);
@@ -320,6 +426,17 @@
     byId("problems-card").hidden = !found.problems.length;
     fill(byId("problems"), found.problems, () =>
       found.problems.map((one) => make("li", "", make("code", "", one.what), ` ${one.why}`)));
+    if (pointed !== null) pointOut();
+  }
+
+  /** Show the finding that the address names, once it is there. */
+  function pointOut() {
+    const row = [...byId("findings").querySelectorAll("[data-check]")].find((one) => one.dataset.check === pointed);
+    pointed = null;
+    if (!row) return;
+    row.classList.add("pointed");
+    row.scrollIntoView({ block: "center" });
+    row.focus({ preventScroll: true });
   }
 
   function showFigures(group) {
@@ -329,6 +446,7 @@
     const rows = [
       ["Lag", count(group.lag), group.abandoned_topics.length ? `without ${plural(group.abandoned_topics.length, "abandoned topic")}` : isOld(group.lag_age) ? `${duration(group.lag_age)} old` : group.unknown_lags ? `unknown for ${plural(group.unknown_lags, "partition")}` : "messages", isOld(group.lag_age) ? "old" : SEVERITY_CLASS[group.severity] ?? ""],
       ["Behind", duration(group.lag_seconds), known(group.lag_seconds) ? "age of the oldest waiting message" : "no message time is known", ""],
+      ["Caught up in", drainText(group), known(group.consumed_rate) ? `${rate(group.consumed_rate)} consumed, ${rate(group.produced_rate)} produced a second` : "rates are not known yet", grows(group) ? "warn" : ""],
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
       ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
@@ -337,6 +455,8 @@
     fill(byId("figures"), rows, () =>
       rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
   }
+
+  const rate = (value) => (!known(value) ? "unknown" : value >= 10 || value === 0 ? whole.format(Math.round(value)) : String(Math.round(value * 100) / 100));
 
   const tookText = (one) =>
     !one.claims ? "no claim yet" : known(one.duration) ? `took ${duration(one.duration)}`
@@ -567,18 +687,107 @@
 
   const short = (value) => Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
+  const SPANS = [[null, "Hour"], ["day", "Day"], ["week", "Week"]];
+  let span = null; // the time that the chart shows: null is the last hour, as the server has it in memory
+  let past = null; // the document of a day or a week
+  let pastAsked = -Infinity;
+
+  function showSpans(group) {
+    const kept = group.kept;
+    byId("spans").hidden = !kept;
+    if (!kept) span = null;
+    fill(byId("spans"), [span, Boolean(kept), kept?.failure], () => SPANS.map(([one, word]) => {
+      const button = make("button", "plain", word, { type: "button", "aria-pressed": String(span === one), "data-span": String(one) });
+      button.addEventListener("click", () => {
+        span = one;
+        past = cursor = null;
+        pastAsked = -Infinity;
+        showSpans(current);
+        byId("spans").querySelector(`[data-span="${one}"]`)?.focus();
+        showChart();
+      });
+      return button;
+    }));
+    if (span !== null && performance.now() - pastAsked > (span === "day" ? 60000 : 300000)) fetchPast(route, span);
+  }
+
+  async function fetchPast(chosen, wanted) {
+    pastAsked = performance.now();
+    try {
+      const answer = await fetch(`${groupPath(chosen)}/history?span=${wanted}`, { cache: "no-store" });
+      const found = await answer.json().catch(() => ({}));
+      if (chosen !== route || wanted !== span) return;
+      if (!answer.ok) throw new Error(found.error || `the server answers ${answer.status}`);
+      past = withGaps(found);
+      showChart();
+    } catch (error) {
+      if (chosen === route && wanted === span) put(byId("lag-note"), `no history: ${error.message}`);
+    }
+  }
+
+  /** Add an unknown value wherever nobody watched, so that no line runs across it. */
+  function withGaps(found) {
+    const { time, lag, consumed_rate: consumed, produced_rate: produced } = found.samples;
+    const made = { times: [], total: [], consumed: [], produced: [], rebalances: found.rebalances, findings: found.findings, since: found.since, until: found.until };
+    const longest = 3000 * Math.max(found.step, interval);
+    time.forEach((at, n) => {
+      if (n && at - time[n - 1] > longest) {
+        made.times.push(time[n - 1] + 1000 * found.step);
+        for (const name of ["total", "consumed", "produced"]) made[name].push(null);
+      }
+      made.times.push(at);
+      made.total.push(lag[n]);
+      made.consumed.push(consumed[n]);
+      made.produced.push(produced[n]);
+    });
+    return made;
+  }
+
+  const NOTHING = { times: [], total: [], consumed: [], produced: [], rebalances: [], findings: [] };
+  /** What the chart shows: the last hour, or what the history has of a day or a week. */
+  const plotted = () => (span === null ? { ...history, rebalances: current.rebalances } : past ?? NOTHING);
+
+  function showPast() {
+    byId("past").hidden = span === null;
+    byId("sparks").hidden = span !== null;
+    if (span === null || past === null) return;
+    const box = byId("rates");
+    const [width, height, left, right] = [Math.max(240, box.clientWidth), 84, 46, 10];
+    const most = roundUp(Math.max(1, ...past.consumed.filter(known), ...past.produced.filter(known)));
+    const x = (n) => left + ((width - left - right) * (past.times[n] - past.since)) / (past.until - past.since);
+    const y = (value) => height - 6 - ((height - 14) * value) / most;
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+    for (const part of [0, 1]) {
+      svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: y(most * part), y2: y(most * part) }));
+      const text = draw("text", { x: left - 8, y: y(most * part) + 4, "text-anchor": "end" });
+      text.textContent = short(most * part);
+      svg.append(text);
+    }
+    svg.append(draw("path", { class: "produced", d: path(past.produced, x, y) }), draw("path", { class: "consumed", d: path(past.consumed, x, y) }));
+    box.replaceChildren(svg);
+    const mean = (values) => rate(values.some(known) ? values.filter(known).reduce((a, b) => a + b, 0) / values.filter(known).length : null);
+    box.setAttribute("aria-label", `On average ${mean(past.consumed)} messages consumed and ${mean(past.produced)} produced a second`);
+    fill(byId("past-findings"), past.findings, () => (past.findings.length ? [...past.findings].reverse().map((one) =>
+      make("li", "", make("span", `level ${one.level}`, one.level), " ", make("b", "", one.check),
+        ` ${moment(one.came)} to ${known(one.went) ? `${moment(one.went)}, ${duration(Math.round((one.went - one.came) / 1000))}` : "now"}`,
+        make("span", "why", one.text)))
+      : [make("li", "muted", "None in this time.")]));
+  }
+
   let cursor = null;
   let scale = null;
   function showChart() {
     const box = byId("chart");
-    const { times, total } = history;
+    showPast();
+    const { times, total, rebalances, since, until } = plotted();
+    const [first, end] = [since ?? times[0], until ?? times.at(-1)];
     const width = Math.max(240, box.clientWidth);
     const height = box.clientHeight || 200;
     const [left, right, top, bottom] = [46, 10, 8, height - 22];
-    const span = Math.max(1, times.at(-1) - times[0] || 1);
+    const length = Math.max(1, end - first || 1);
     const most = roundUp(Math.max(1, ...total.filter(known)));
-    const atTime = (at) => left + ((width - left - right) * (at - times[0])) / span;
-    const x = (n) => (times.length > 1 ? atTime(times[n]) : width - right);
+    const atTime = (at) => left + ((width - left - right) * (at - first)) / length;
+    const x = (n) => (times.length > 1 || known(since) ? atTime(times[n]) : width - right);
     const y = (value) => bottom - ((bottom - top) * value) / most;
     scale = { x, y };
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
@@ -588,9 +797,9 @@
       text.textContent = short(most * part);
       svg.append(text);
     }
-    for (const one of current.rebalances) {
-      if (!known(one.ended) || !times.length || one.ended < times[0]) continue;
-      const begin = Math.max(atTime(Math.max(one.began ?? one.ended, times[0])), left);
+    for (const one of rebalances) {
+      if (!known(one.ended) || !times.length || one.ended < first) continue;
+      const begin = Math.max(atTime(Math.max(one.began ?? one.ended, first)), left);
       svg.append(draw("rect", { class: "band", x: begin, width: Math.max(3, Math.min(atTime(one.ended), width - right) - begin), y: top, height: bottom - top }));
     }
     if (total.some(known)) {
@@ -598,45 +807,51 @@
       const last = total.length - 1;
       if (known(total[last])) svg.append(draw("circle", { class: "point", cx: x(last), cy: y(total[last]), r: 4.5 }));
     }
-    for (const [n, anchor] of times.length > 1 ? [[0, "start"], [times.length - 1, "end"]] : [[0, "end"]]) {
-      const text = draw("text", { x: x(n), y: height - 4, "text-anchor": anchor });
-      text.textContent = times.length ? timeOfDay(times[n]) : "";
+    const label = (at) => (span === null ? timeOfDay(at) : clock(at, { ...(span === "week" ? { day: "2-digit", month: "short" } : {}), hour: "2-digit", minute: "2-digit" }));
+    const labels = span === null ? (times.length > 1 ? [[first, "start"], [end, "end"]] : [[end, "end"]]) : [[first, "start"], [first + length / 2, "middle"], [end, "end"]];
+    for (const [at, anchor] of times.length ? labels : []) {
+      const text = draw("text", { x: times.length > 1 || known(since) ? atTime(at) : width - right, y: height - 4, "text-anchor": anchor });
+      text.textContent = label(at);
       svg.append(text);
     }
     box.replaceChildren(svg);
     const now = total.findLast(known);
-    box.setAttribute("aria-label", `Total lag from ${timeOfDay(times[0])} to ${timeOfDay(times.at(-1))}, now ${count(now)} messages, at most ${count(total.some(known) ? Math.max(...total.filter(known)) : null)}`);
-    put(byId("lag-note"), times.length > 1 ? `the last ${duration(span / 1000)}` : "one reading so far");
+    box.setAttribute("aria-label", `Total lag from ${label(first)} to ${label(end)}, now ${count(now)} messages, at most ${count(total.some(known) ? Math.max(...total.filter(known)) : null)}`);
+    put(byId("lag-note"), span !== null ? (past === null ? "reading the history" : times.length ? "the largest of each point" : "nothing is kept of this time yet")
+      : times.length > 1 ? `the last ${duration(length / 1000)}` : "one reading so far");
     showCursor();
   }
 
   function showCursor() {
     const svg = byId("chart").firstChild;
+    const { times, total } = plotted();
     svg?.querySelectorAll(".cursor, .at").forEach((one) => one.remove());
-    const at = cursor === null ? null : Math.min(cursor, history.times.length - 1);
+    const at = cursor === null ? null : Math.min(cursor, times.length - 1);
     if (at === null || !svg || at < 0) {
-      put(byId("chart-value"), history.times.length > 1 ? "Bands: rebalances." : "");
+      put(byId("chart-value"), times.length > 1 ? "Bands: rebalances." : "");
       return;
     }
-    const value = history.total[at];
+    const value = total[at];
     svg.append(draw("line", { class: "cursor", x1: scale.x(at), x2: scale.x(at), y1: scale.y(0), y2: 8 }));
     if (known(value)) svg.append(draw("circle", { class: "point at", cx: scale.x(at), cy: scale.y(value), r: 4.5 }));
-    put(byId("chart-value"), `${moment(history.times[at])}: ${known(value) ? plural(value, "message") : "lag unknown"}`);
+    put(byId("chart-value"), `${moment(times[at])}: ${known(value) ? plural(value, "message") : "lag unknown"}`);
   }
 
   function chartPointer(event) {
     if (!history || !scale) return;
+    const { times } = plotted();
     const box = byId("chart").getBoundingClientRect();
     const wanted = event.clientX - box.left;
     let best = 0;
-    for (let n = 1; n < history.times.length; n += 1) if (Math.abs(scale.x(n) - wanted) < Math.abs(scale.x(best) - wanted)) best = n;
+    for (let n = 1; n < times.length; n += 1) if (Math.abs(scale.x(n) - wanted) < Math.abs(scale.x(best) - wanted)) best = n;
     cursor = best;
     showCursor();
   }
 
   function chartKey(event) {
     if (!history) return;
-    const last = history.times.length - 1;
+    const { times } = plotted();
+    const last = times.length - 1;
     const from = cursor ?? last;
     const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last }[event.key];
     if (to === undefined) return;
@@ -690,13 +905,13 @@
     let most = 1;
     for (const lags of history.partitions.values()) for (const lag of lags) if (lag > most) most = lag;
     const last = Math.max(1, history.times.length - 1);
-    const span = Math.max(1, history.times.at(-1) - history.times[0]);
+    const length = Math.max(1, history.times.at(-1) - history.times[0]);
     for (const row of visible) {
       const lags = history.partitions.get(row.dataset.key) ?? [];
       const key = `${history.times.at(-1)} ${most} ${lags.length}`;
       if (row.dataset.drawn === key) continue;
       row.dataset.drawn = key;
-      const x = (n) => (history.times.length > 1 ? (200 * (history.times[n] - history.times[0])) / span : (200 * n) / last);
+      const x = (n) => (history.times.length > 1 ? (200 * (history.times[n] - history.times[0])) / length : (200 * n) / last);
       const y = (value) => 21 - (20 * value) / most;
       const svg = draw("svg", { viewBox: "0 0 200 22", preserveAspectRatio: "none" });
       svg.append(draw("path", { class: "under", d: under(lags, x, y, 22) }), draw("path", { d: path(lags, x, y) }));
@@ -781,7 +996,7 @@
     const more = [["Evidence", one.evidence], ["Node", one.node], ["More", one.link]].filter(([, value]) => value);
     const list = make("div", "fine");
     for (const [name, value] of more) list.append(make("div", "", `${name}: `, make("code", "", value)));
-    return make("li", "", make("span", `level ${level}`, level), make("span", "muted", one.check), make("p", "text", one.text),
+    return make("li", "", { "data-check": one.check, tabindex: "-1" }, make("span", `level ${level}`, level), make("span", "muted", one.check), make("p", "text", one.text),
       one.remedy ? lines("remedy", one.remedy) : null,
       more.length ? make("details", "", make("summary", "", "Evidence"), list, { "data-key": `${one.check} ${one.node} ${one.text}` }) : null);
   }
@@ -831,16 +1046,19 @@
   // ---- where we are, and keys
 
   function go() {
-    const found = /^#\/g\/(.+)$/.exec(location.hash);
+    const found = /^#\/g\/([^?]+)(?:\?finding=(.*))?$/.exec(location.hash);
     let name = null;
     try {
       name = found ? decodeURIComponent(found[1]) : null;
+      pointed = found && found[2] ? decodeURIComponent(found[2]) : null;
     } catch {
-      name = null; // not an address of ours
+      name = pointed = null; // not an address of ours
     }
-    if (name === route && stream) return;
+    const query = new URLSearchParams(/^#\/\?(.*)$/.exec(location.hash)?.[1] ?? "");
+    if (name === null) Object.assign(view, { show: query.get("show") ?? "", state: query.get("state") ?? "" });
+    if (name === route && stream) return name === null && current?.groups && showGroups(current);
     route = name;
-    current = history = picked = takenAge = cursor = null;
+    current = history = picked = takenAge = cursor = span = past = null;
     pin(null);
     byId("overview").hidden = byId("group").hidden = true;
     fail(null);
@@ -876,6 +1094,7 @@
     }
   });
   byId("filter").addEventListener("input", () => current?.groups && showGroups(current));
+  byId("states").addEventListener("change", (event) => choose({ state: event.target.value }));
   byId("map").addEventListener("keydown", moveInMap);
   byId("chart").addEventListener("pointermove", chartPointer);
   byId("chart").addEventListener("pointerdown", chartPointer);

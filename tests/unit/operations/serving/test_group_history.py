@@ -1,0 +1,254 @@
+"""The history of ``serve --history``: a day with a clock that is pushed, restarts, bounds, and files that fail."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.group_snapshots import NOW, group_snapshot, stat
+from tests.unit.cli.command_line import Printed, printed
+from zkconsumer.errors import ConfigException
+from zkconsumer.operations.doctor.findings import Finding, Level
+from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
+from zkconsumer.operations.judgement import Judgement
+from zkconsumer.operations.serving import history_file
+from zkconsumer.operations.serving.api import judge_watched
+from zkconsumer.operations.serving.group_history import GroupHistory
+from zkconsumer.operations.serving.history_file import DAY, HistoryFile, HistoryReader, Limits, Sample, read_history
+from zkconsumer.operations.serving.poller import Board
+from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
+
+START = NOW // 600_000 * 600 + 600
+HOSTILE = "<script>\x00\ud800'; DROP TABLE groups"
+
+
+class Watch:
+    """A server without threads: readings and clocks are pushed, and the history looks after each."""
+
+    def __init__(self, path: Path, limits: Limits | None = None, name: str = "g") -> None:
+        self.path, self.limits, self.name = str(path), limits, name
+        self.now, self.passed, self.board = float(START), 0.0, Board()
+        self.group: WatchedGroup | None = None
+        self.history = self.begin()
+
+    def begin(self) -> GroupHistory:
+        self.history = GroupHistory(
+            lambda: self.board, self.path, self.limits, clock=lambda: self.now, monotonic=lambda: self.passed
+        )
+        self.history.open()
+        return self.history
+
+    def read(self, offset: int, end: int, owned: bool = True, seconds: float = 60.0, failure: str = "") -> None:
+        """Read the group ``seconds`` later."""
+        self.now += seconds
+        self.passed += seconds
+        taken = int(self.now * 1000)
+        if failure and self.group is not None:
+            self.group = unread(self.group, failure)
+        else:
+            self.group = observed(self.group, self.snapshot(offset, end, owned, taken))
+        judged = judge_watched(self.group) if self.board.completed is None or not owned else self.healthy(self.group)
+        self.board = Board({self.name: self.group}, {self.name: judged}, self.board.polls + 1, completed=taken)
+        self.history.look()
+
+    def healthy(self, group: WatchedGroup) -> Judgement:
+        known = self.board.judgements[self.name]
+        return (
+            known
+            if known.owners == {tp: one.thread for tp, one in group.snapshot.owners.items()}
+            else judge_watched(group)
+        )
+
+    def snapshot(self, offset: int, end: int, owned: bool, taken: int) -> GroupSnapshot:
+        made = group_snapshot({"g_a": {"t": 1}}, {}, {"t:0": offset}, {"t:0": (0, end)}, group=self.name, taken=taken)
+        if owned:
+            first = taken - START * 1000 < 6 * 3_600_000
+            claim = stat(110 if first else 500, 50.0 if first else (NOW / 1000 - START) - 8 * 3600, ephemeral_owner=1)
+            made.owners.update(dict.fromkeys(made.offsets, OwnerNode("g_a-0", claim)))
+        return replace(made, zxid=200 + (taken - START * 1000) // 3_600_000 * 50)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[HistoryReader]:
+    with closing(read_history(str(path))) as file:
+        yield file
+
+
+def a_day(path: Path) -> Watch:
+    """A day: an owner is missing from hour 6 to 8, the server is away for an hour at noon, and begins anew."""
+    watch = Watch(path)
+    offset = end = 0
+    for minute in range(0, 1440, 5):
+        owned = not 360 <= minute < 480
+        end += 500
+        offset = min(end, offset + 1500) if owned else offset
+        if minute == 720:
+            watch.history.close()
+        if not 720 <= minute < 780:
+            watch.read(offset, end, owned, 3900 if minute == 780 and watch.begin() else 300)
+    watch.history.close()
+    return watch
+
+
+def test_a_day_is_kept_with_its_gap_and_its_illness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = a_day(tmp_path / "history")
+    with reading(tmp_path / "history") as file:
+        samples = file.samples("g", START, START + DAY)
+        assert len(samples) == 276
+        worst = max(samples, key=lambda one: one.lag or 0)
+        assert (worst.lag, round((worst.at - START) / 3600)) == (12_000, 8)
+        known = [one for one in samples if one.seconds]
+        assert {round(one.produced / one.seconds * 60) for one in known} == {100}
+        assert not [one for one in samples if 12.1 * 3600 < one.at - START < 12.9 * 3600], "nobody watched"
+        assert sum(one.consumed for one in samples) == 500 * (288 - 12 - 2), "the first reading of each start adds none"
+        tens = file.samples("g", START, START + DAY, history_file.TEN_MINUTES)
+        assert sum(one.consumed for one in tens) == sum(one.consumed for one in samples)
+        (ill,) = [one for one in file.findings("g", START, START + DAY) if one.check == "unowned-partition"]
+        assert [round((at - START) / 3600) for at in (ill.came, ill.went or 0)] == [6, 8]
+        assert len(file.rebalances("g", START - DAY, START + DAY)) == 2
+    assert watch.history.trends["g"].curve(int(watch.now * 1000))[-1] == 0
+    timeline: Printed = partial(printed, capsys, "timeline")
+    text = timeline("g", "--history", str(tmp_path / "history"))
+    assert "finding came          unowned-partition: error: " in text
+    assert "unowned-partition after 2 h" in text
+    assert text.count("= rebalance:") == 2
+    assert "(lag: at most 12000 at " in text
+    assert "is not in" in timeline("none", "--history", str(tmp_path / "history"), code=1, err=True)
+    assert '"type": "lag"' in timeline("g", "--history", str(tmp_path / "history"), "--format", "json")
+
+
+def test_rates_tell_when_a_group_has_caught_up(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "history")
+    for number in range(4):
+        watch.read(1000 + 120 * number, 2000 + 60 * number)
+    trend = watch.history.trends["g"]
+    assert trend.rates() == (2.0, 1.0)
+    assert trend.drain_seconds() == trend.lag == 820
+    watch.read(0, 0, failure="away")
+    assert watch.history.trends["g"].drain_seconds() is None
+    watch.read(1360, 9000)
+    assert watch.history.trends["g"].drain_seconds() == float("inf")
+    watch.read(9000, 9000)
+    assert watch.history.trends["g"].drain_seconds() == 0
+    watch.history.close()
+    again = Watch(tmp_path / "history")
+    again.now = watch.now
+    assert next(one for one in again.begin().trends["g"].curve(int(watch.now * 1000)) if one is not None) == 1000
+
+
+def test_a_locked_file_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "BUSY_SECONDS", 0.01)
+    watch = Watch(tmp_path / "history")
+    with closing(sqlite3.connect(tmp_path / "history")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for number in range(3):
+            watch.read(number, 9)
+        assert "locked" in watch.history.state.failure
+        assert watch.history.trends["g"].lag == 7
+    watch.read(3, 9)
+    assert watch.history.state.failure == ""
+    with reading(tmp_path / "history") as file:
+        assert [one.lag for one in file.samples("g", 0, 2 * START)] == [9, 8, 7], "the present minute is not over"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_damaged_or_moved_file_is_made_anew(tmp_path: Path, closed: bool) -> None:
+    path = tmp_path / "history"
+    watch = Watch(path)
+    watch.read(1, 9)
+    watch.read(2, 9)
+    if closed:
+        watch.history.close()
+    path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 40_000 if closed else b"\xff" * 40_000)
+    if closed:
+        watch.begin()
+    for offset in (3, 4, 5):
+        watch.read(offset, 9)
+    assert ("malformed" if closed else "not a database") in watch.history.state.failure
+    path.rename(tmp_path / "damaged")
+    watch.read(6, 9)
+    assert watch.history.state.failure == ""
+    path.unlink()
+    watch.read(7, 9)
+    with reading(path) as file:
+        assert file.samples("g", 0, 2 * START)
+
+
+def test_a_full_disk_is_a_state_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "LEAST_BYTES", 4096 * 9)
+    watch = Watch(tmp_path / "history", Limits(size=1), name="g" * 60_000)
+    for number in range(100):
+        watch.read(number, 200)
+    assert "full" in watch.history.state.failure
+    assert watch.history.state.dropped == 39
+    assert watch.history.trends[watch.name].lag == 101
+
+
+def test_a_clock_that_is_set_deletes_nothing(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "history")
+    for number in range(10):
+        watch.read(number, 20)
+    watch.now -= 300
+    watch.read(10, 20)
+    assert watch.history.state.clock == "the clock was set back by 5 min"
+    watch.now += 3650 * DAY
+    for number in range(12, 16):
+        watch.read(number, 20)
+    assert "set ahead by 3650 d" in watch.history.state.clock
+    watch.history.close()
+    with reading(tmp_path / "history") as file:
+        samples = file.samples("g", 0, START + DAY)
+        assert len(samples) == 10
+        assert sum(one.consumed for one in samples) == 10
+        assert len(file.samples("g", START + DAY, 2**40)) == 4
+
+
+def test_size_and_age_are_bounded(tmp_path: Path) -> None:
+    path, limits = tmp_path / "history", Limits(size=1_000_000, age=30 * DAY)
+    with closing(HistoryFile(str(path), limits)) as file:
+        for hour in range(30):
+            at = START + hour * 3600
+            file.shrink()
+            file.begin()
+            file.add_samples({f"group-{n}": [Sample(at + 60 * m, 60, n, n, n) for m in range(60)] for n in range(30)})
+            file.note_findings("group-0", [Finding(Level.WARN, f"of hour {hour}", check=f"c{hour}")], at)
+            file.prune(at)
+            file.commit()
+            assert path.stat().st_size <= 1_000_000
+        assert START + 8 * 3600 < (file.since() or 0) < at, "the newest is kept"
+        assert [one.check for one in file.findings("group-0", 0, at)][-1] == "c29"
+        file.prune(START + 40 * DAY)
+        assert file.groups() == []
+
+
+def test_hostile_names_and_texts_come_back(tmp_path: Path) -> None:
+    with closing(HistoryFile(str(tmp_path / "history"), Limits())) as file:
+        file.note_findings(HOSTILE, [Finding(Level.ERROR, HOSTILE, node=HOSTILE, check="c")], START)
+        file.add_samples({HOSTILE: [Sample(START, 60, 2**62)]})
+        assert file.groups() == [HOSTILE]
+        (found,) = file.findings(HOSTILE, 0, START)
+        assert found.node == HOSTILE
+        assert file.samples(HOSTILE, 0, START)[0].lag == 2**62
+
+
+@pytest.mark.parametrize("kind", ["folder", "missing/file", "other.db", "newer"])
+def test_a_wrong_file_is_refused_untouched(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif path.parent.is_dir():
+        with closing(sqlite3.connect(path)) as other:
+            mark = history_file.APPLICATION if kind == "newer" else 0
+            other.executescript(f"CREATE TABLE t (x); PRAGMA user_version = 9; PRAGMA application_id = {mark}")
+    before = path.read_bytes() if path.is_file() else b""
+    history = GroupHistory(Board, str(path))
+    with pytest.raises(ConfigException, match="--history"):
+        history.start()
+    assert (path.read_bytes() if path.is_file() else b"") == before
+    assert history.stop(10.0)
