@@ -129,6 +129,8 @@ class LiveSource:
         self._known = set(groups)
         for batch in (old, *(new[begin : begin + BATCH] for begin in range(0, len(new), BATCH))):
             if batch:
+                if held is not None:
+                    held.prefetch(batch, Deadline(PATIENCE * self.client.timeout))
                 yield from self._read(batch, held, times=message_times)
         if held is not None:
             held.leave(groups)

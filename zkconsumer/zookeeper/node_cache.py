@@ -150,6 +150,8 @@ class WatchedReadings:
         self._others: set[Wanted] = set()  # shared nodes that were used outside of an area since the last leave()
         self._foreign = self._others
         self.changed: set[str] = set()
+        self.written: dict[Wanted, None] = {}
+        """What was forgotten because a node was written or its children changed, so that it can be read again."""
 
     def begin(self, area: str) -> None:
         """Begin to read an area."""
@@ -191,8 +193,11 @@ class WatchedReadings:
 
     def fired(self, event: NodeEvent) -> None:
         """Take in the event of a watch."""
-        for part in OUTDATED[event.kind]:
-            self.forget(Wanted(part, event.path))
+        stands = event.kind in (NodeEventKind.CHANGED, NodeEventKind.CHILDREN)
+        for wanted in (Wanted(part, event.path) for part in OUTDATED[event.kind]):
+            if stands and wanted in self:
+                self.written[wanted] = None
+            self.forget(wanted)
 
     def forget(self, wanted: Wanted) -> None:
         """Forget one reading. Areas that used it have changed."""
@@ -207,6 +212,7 @@ class WatchedReadings:
         """Forget all readings: the watches ended with their connection."""
         self.changed.update(area for area in self._kept if area)
         self._kept = {area: {} for area in self._kept}
+        self.written.clear()
 
     def leave(self, areas: Collection[str]) -> None:
         """Forget all areas but these, and what no area shares any more. ``changed`` keeps only these areas."""

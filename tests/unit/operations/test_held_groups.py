@@ -55,6 +55,7 @@ class Groups:
     def look(self) -> dict[str, GroupSnapshot]:
         self.held.begin()
         names = self.held.names(soon())
+        self.held.prefetch(names, soon())
         found = {name: self.held.read(GroupSnapshot(name, 1), soon())[1] for name in names}
         self.held.leave(names)
         return found
