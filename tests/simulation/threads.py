@@ -149,8 +149,13 @@ class Thread:
     native_id = ident
 
 
-_MAIN = SimpleNamespace(name="MainThread", daemon=False, ident=0, native_id=0, is_alive=lambda: True)
-"""The operating system's main thread, which no task of a world is."""
+_MAIN = SimpleNamespace(
+    name="MainThread", daemon=False, ident=0, native_id=0, is_alive=lambda: True,
+    _after_fork=lambda **_: None, _reset_internal_locks=lambda *_: None,
+)  # fmt: skip
+"""The operating system's main thread, which no task of a world is. In a forked process ``threading`` resets its locks,
+and from Python 3.13 on compares its number with the system's.
+"""
 
 
 def _ident() -> int:
@@ -199,7 +204,8 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
         for name, value in names.items():
             setattr(module, name, value)
     active: dict[int, Any] = vars(threading)["_active"]
-    active[0] = active.pop(next(iter(active)))
+    active.clear()
+    active[0] = _MAIN
     # the package's lock derives from this class; the interpreter's import system must keep its own
     kept, _thread.RLock = _thread.RLock, RLock  # type: ignore[misc]
     importlib.import_module("zkconsumer.runtime.interruptible_wait")
