@@ -17,7 +17,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.scheduler import EPOCH, Task, world
@@ -149,13 +148,22 @@ class Thread:
     native_id = ident
 
 
-_MAIN = SimpleNamespace(
-    name="MainThread", daemon=False, ident=0, native_id=0, is_alive=lambda: True,
-    _after_fork=lambda **_: None, _reset_internal_locks=lambda *_: None,
-)  # fmt: skip
-"""The operating system's main thread, which no task of a world is. In a forked process ``threading`` resets its locks,
-and from Python 3.13 on compares its number with the system's.
-"""
+class _MainThread:
+    """The operating system's main thread, which no task of a world is."""
+
+    name, daemon, ident, native_id = "MainThread", False, 0, 0
+
+    def is_alive(self) -> bool:
+        return True
+
+    def _after_fork(self, new_ident: int | None = None) -> None:
+        """Do nothing: from Python 3.13 on a thread compares its number with the system's in a forked process."""
+
+    def _reset_internal_locks(self, is_alive: bool, ident: int | None = None) -> None:
+        """Do nothing, as above: this is its name before Python 3.13."""
+
+
+_MAIN = _MainThread()
 
 
 def _ident() -> int:
