@@ -186,9 +186,13 @@ def test_a_group_with_many_illnesses(
 
     (owner,) = doctor.check("persistent-owner", staged.group)
     type_command(owner.remedy)
-    for check in ("dead-offsets", "offset-outside-log"):
-        assert main(shlex.split(doctor.check(check, staged.group)[0].remedy)[1:]) == 0, check
-    assert levels(doctor.check("persistent-owner", staged.group)) == ["ok"]
+    prune, reset = (
+        shlex.split(doctor.check(check, staged.group)[0].remedy)[1:] for check in ("dead-offsets", "offset-outside-log")
+    )
+    assert main(prune) == main(reset) == 0
+    assert main([*(word for word in prune if word != "--dry-run"), "--execute"]) == 0
+    for check in ("persistent-owner", "dead-offsets"):
+        assert levels(doctor.check(check, staged.group)) == ["ok"]
 
 
 # ---- owners

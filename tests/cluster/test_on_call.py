@@ -40,6 +40,7 @@ _VARIABLE = (
     (r"\d+(\.\d+)? (ms|s|min|h)\b", "N s"),
     (r"Rebalancing|Stuck", "STATE"),
     (r"is (rebalancing|stuck)", "is STATE"),
+    (r"\(\d errors\)", "(N errors)"),  # it is stuck only after a while
     (r"[ -]{2,}|\t", " "),
 )
 

@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
-from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
-from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline, backoff
 
 log = logging.getLogger(__name__)
 

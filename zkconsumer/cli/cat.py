@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from zkconsumer.cli.source_arguments import add_connection_arguments, moment_argument, open_client
-from zkconsumer.cli.tables import data_field, printable
+from zkconsumer.cli.tables import UnwritableOutputError, data_field, printable
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
@@ -24,8 +24,6 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import MessageAndMetadata
 
-NAME = "cat"
-HELP = "print the messages of a topic"
 DESCRIPTION = """\
 Prints the messages of a topic, from the beginning to the present end, and disturbs
 nobody: without --group nothing is committed, and no group sees the reader.
@@ -41,11 +39,6 @@ commits what it has printed.
 
 Exit codes: 0 done; 1 the topic cannot be read; 2 wrong usage; 130 after Ctrl-C.
 """
-
-
-class UnwritableOutputError(Exception):
-    """The standard output takes nothing more: a full disk, or it is closed."""
-
 
 Message = MessageAndMetadata[Any, Any]
 Place = str | int | tuple[str, int]

@@ -14,8 +14,6 @@ from zkconsumer.devcluster import background_cluster
 from zkconsumer.devcluster.background_cluster import ClusterHealth, ClusterOptions, ClusterState
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_coordinates
 
-NAME = "dev"
-HELP = "a real ZooKeeper and Kafka on this machine, to try things out"
 DESCRIPTION = """\
 Keeps one small cluster running in the background: a real ZooKeeper and a real Kafka
 broker in ZooKeeper mode, on 127.0.0.1 only. It stays up until "zkconsumer dev down".

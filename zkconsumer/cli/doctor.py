@@ -8,20 +8,34 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source
-from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
+from zkconsumer.cli.tables import (
+    CSV,
+    JSON,
+    Table,
+    add_format_argument,
+    add_watch_argument,
+    as_json,
+    cut,
+    interval_argument,
+    painted,
+    printable,
+    render,
+    watched,
+)
 from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
 from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, with_rights
+from zkconsumer.operations.doctor.findings import counted, listed
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 from zkconsumer.operations.snapshot_reader import LiveSource
 
-NAME = "doctor"
-HELP = "find what is wrong with a group, and say what to do"
 DESCRIPTION = """\
 Examines groups: owners, registrations, strategies, offsets, rights, chroots, brokers and
 clocks. Each finding has its evidence, the node, and what to do with the command to type.
@@ -29,13 +43,14 @@ clocks. Each finding has its evidence, the node, and what to do with the command
   zkconsumer doctor GROUP --zookeeper HOST:2181/CHROOT
   zkconsumer doctor GROUP --zookeeper HOST:2181/CHROOT --member-config consumer.properties
   zkconsumer doctor --from monday.jsonl --from tuesday.jsonl --format json
+  zkconsumer doctor --watch 10 --zookeeper HOST:2181/CHROOT
 
-Without GROUP it examines all groups. Nothing is written, except with --write-probe.
+Without GROUP it examines all groups, and names those that are ok with --verbose only.
+Nothing is written, except with --write-probe. What a finding means: zkconsumer help CHECK
 
 Exit codes: 0 no error was found; 1 an error was found, or a group is unknown; 2 wrong
 usage.
 """
-_LONGEST_S = 24 * 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,25 +68,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--twice",
-        type=_seconds,
+        type=interval_argument,
         metavar="S",
         help="look again after so many seconds, for what one look cannot tell (such as flapping)",
     )
+    add_watch_argument(parser)
     parser.add_argument("--verbose", action="store_true", help="name also the checks that found nothing")
     add_format_argument(parser)
     add_source_arguments(parser)
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= _LONGEST_S:
-        raise ValueError
-    return value
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Return the exit code. Raises: ZkConsumerError."""
     config = None if arguments.member_config is None else read_properties(arguments.member_config)
+    if arguments.watch is None:
+        return _examine(arguments, config, None)
+    if arguments.twice is not None or arguments.write_probe:
+        raise ConfigException("--watch", "goes without --write-probe and --twice")
+    title = f"doctor {' '.join(map(printable, arguments.groups)) or 'of all groups'}"
+    return watched(partial(_examine, arguments, config, {}), arguments.watch, title)
+
+
+def _examine(
+    arguments: argparse.Namespace, config: Mapping[str, str] | None, before: dict[str, WatchedGroup] | None
+) -> int:
+    """Look once and print the findings. ``before`` is what earlier looks have seen, and takes this look in."""
     with open_source(arguments) as source:
         live = source if isinstance(source, LiveSource) else None
         if live is None and (arguments.write_probe or arguments.twice):
@@ -88,10 +109,14 @@ def run(arguments: argparse.Namespace) -> int:
             for snapshots in looks.values():
                 snapshots[-1] = with_rights(live.client, snapshots[-1])
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
-    found = {
-        group: examine(snapshots, config, probe=probe, chroots=None if chroots is None else chroots.get(group))
-        for group, snapshots in looks.items()
-    }
+    found = {}
+    for group, snapshots in looks.items():
+        progress = None
+        if before is not None:
+            seen = before[group] = observed(before.get(group), snapshots[-1], points=1)
+            snapshots, progress = [*seen.changes, snapshots[-1]], seen.progress
+        beside = None if chroots is None else chroots.get(group)
+        found[group] = examine(snapshots, config, probe=probe, chroots=beside, progress=progress)
     print(shown(found, arguments.format, verbose=arguments.verbose))
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 
@@ -127,7 +152,37 @@ def shown(found: Mapping[str, Sequence[Finding]], form: str, *, verbose: bool = 
             if verbose or one.level is not Level.OK
         ]
         return render(Table(["GROUP", "LEVEL", "CHECK", "FINDING", "EVIDENCE", "NODE", "REMEDY", "DOCS"], rows), CSV)
-    return "\n\n".join(_text(group, findings, verbose=verbose) for group, findings in found.items()) or "no group"
+    if len(found) < 2:
+        return "".join(_text(group, findings, verbose=verbose) for group, findings in found.items()) or "no group"
+    worst_first = sorted(found.items(), key=lambda one: -worst(one[1]))
+    told = [
+        _text(group, findings, verbose=verbose)
+        for group, findings in worst_first
+        if verbose or worst(findings) > Level.OK
+    ]
+    return "\n\n".join([summary(found), *told])
+
+
+_LONGEST_NAME = 40
+NAMED = {Level.ERROR: "error", Level.WARN: "warning", Level.NOTE: "note"}
+
+
+def summary(found: Mapping[str, Sequence[Finding]]) -> str:
+    """Return one line about several groups: ``3 errors in g5, g12; 40 groups are ok``.
+
+    A group counts by its worst findings.
+    """
+    parts = []
+    for level, word in NAMED.items():
+        groups = {group: findings for group, findings in found.items() if worst(findings) is level}
+        number = sum(one.level is level for findings in groups.values() for one in findings)
+        if groups:
+            names = (cut(printable(group), _LONGEST_NAME) for group in groups)
+            parts.append(painted(f"{counted(number, word)} in {listed(names)}", level))
+    fine = sum(worst(findings) is Level.OK for findings in found.values())
+    if fine:
+        parts.append(painted(f"{counted(fine, 'group')} {'is' if fine == 1 else 'are'} ok", Level.OK))
+    return "; ".join(parts)
 
 
 def group_document(group: str, findings: Sequence[Finding]) -> dict[str, object]:
@@ -151,20 +206,28 @@ def group_document(group: str, findings: Sequence[Finding]) -> dict[str, object]
     }
 
 
+def _counts(findings: Sequence[Finding]) -> str:
+    numbers = [(sum(one.level is level for one in findings), word) for level, word in NAMED.items()]
+    told = ", ".join(counted(number, word) for number, word in numbers if number)
+    return f" ({told})" if told else ""
+
+
 def _text(group: str, findings: Sequence[Finding], *, verbose: bool) -> str:
-    lines = [f"group {group}: {worst(findings)}"]
+    level = worst(findings)
+    lines = [f"group {printable(group)}: {painted(str(level), level)}{_counts(findings)}"]
     asked = {one.check for one in findings if one.level is Level.OK and one.unknown}
     fine = {one.check for one in findings if one.level is Level.OK} - asked
     width = max(len(one.check) for one in findings) if findings else 0
     for one in findings:
         if one.level is Level.OK and not verbose:
             continue
-        lines.append(f"  {one.level!s:5} {one.check:{width}}  {one.text}")
+        word = painted(f"{one.level!s:5}", one.level)
+        lines.append(f"  {word} {one.check:{width}}  {printable(one.text)}")
         for name in ("evidence", "node", "remedy", "link"):
             value = getattr(one, name)
             if value and (name != "link" or one.level > Level.NOTE):
-                lines.append(f"        {name + ':':9} {value}")
+                lines.append(f"        {name + ':':9} {printable(value)}")
     need = "needs" if len(asked) == 1 else "need"
     more = "" if verbose or not asked else f"; {len(asked)} {need} an option or a right, see --verbose"
     lines.append(f"  {len(fine)} of {len({one.check for one in findings})} checks found nothing{more}")
-    return "\n".join(map(printable, lines))
+    return "\n".join(lines)

@@ -13,8 +13,6 @@ from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_ki
 from zkconsumer.operations.judgement import Judgement, judgement_of
 from zkconsumer.operations.time_format import duration, moment
 
-NAME = "explain"
-HELP = "say who should own a group's partitions, who does, and why they differ"
 DESCRIPTION = """\
 Says for each partition of a group who should own it by the strategy, who does and since
 when, why they differ and what that waits for, the last commit, and the lag.

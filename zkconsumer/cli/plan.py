@@ -23,8 +23,6 @@ from zkconsumer.operations.assignment_forecast import (
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_file import read_registrations
 
-NAME = "plan"
-HELP = "say what would move if members join or leave, or partitions or the strategy change"
 DESCRIPTION = """\
 Computes the group's assignment before and after a change, and says which partitions move,
 which members idle, what pauses and how long. Changes may be repeated and combined.

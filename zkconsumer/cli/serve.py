@@ -23,8 +23,6 @@ from zkconsumer.operations.serving.http_server import GroupServer, Routes, Serve
 from zkconsumer.operations.serving.metrics_text import MetricsLevel
 from zkconsumer.operations.serving.poller import Poller
 
-NAME = "serve"
-HELP = "a page, Prometheus metrics and Burrow's paths about groups, over HTTP"
 DESCRIPTION = """\
 Reads all groups again and again, and answers over HTTP. It writes nothing to ZooKeeper
 or Kafka, and to disk only the FILE of --history.

@@ -13,8 +13,6 @@ from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_file import FileSource, format_snapshot, write_snapshots
 
-NAME = "snapshot"
-HELP = "write everything about a group to a file, which other commands read"
 DESCRIPTION = """\
 Writes what ZooKeeper and the brokers say about groups at this moment: members, owners,
 offsets, logs. Every reading command takes the file in place of a cluster, with --from.

@@ -1,7 +1,9 @@
-"""Tables as text, CSV or JSON: the output of the commands that look after groups.
+"""What the commands print: tables as text, CSV or JSON, colours, and pages of a terminal that are drawn anew.
 
 Text that comes from a node or a broker may contain control characters, such as those that clear a terminal. Every form
-writes them as escapes. Pure; any thread.
+writes them as escapes. Tables are pure, for any thread. The main thread alone uses the terminal. A pipe or a file gets
+plain text, one look after the other. A terminal gets a page of its own, which its former content replaces at the end,
+also after Ctrl-C, Ctrl-Z and SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,9 +13,23 @@ import base64
 import csv
 import io
 import json
+import os
 import re
-from collections.abc import Sequence
+import select
+import shutil
+import signal
+import sys
+import termios
+import time
+import tty
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self, TextIO
+
+from zkconsumer.errors import ZkConsumerError
 
 Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
@@ -96,6 +112,10 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
 
 
+class UnwritableOutputError(Exception):
+    """The standard output takes nothing more: a full disk, or it is closed."""
+
+
 def printable(text: str) -> str:
     r"""Return text that a terminal shows and does not obey: control characters and the like become ``\x1b``."""
     if text.isprintable():
@@ -154,3 +174,217 @@ def _text(cell: Cell) -> str:
     if isinstance(cell, Sequence):
         return ", ".join(printable(one) for one in cell)
     return str(cell)
+
+
+# ---- the terminal
+
+LONGEST_S = 24 * 3600.0
+_COLOURS = (32, 36, 33, 31)
+"""The colours of the levels ok, note, warn and error."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""The other screen without a cursor, and the way back."""
+_TICK = 0.25
+"""Seconds after which a new size of the terminal is noticed."""
+_MOST_ROWS = 8
+"""The most rows of one line, such as one with a hostile name of many kilobytes."""
+_ERROR = 3
+
+
+def takes_colours(out: TextIO) -> bool:
+    """Return whether this is a terminal that shows colours, and its user wants them (https://no-color.org)."""
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, level: int, out: TextIO | None = None) -> str:
+    """Return the text in the colour of a doctor's level, if ``out`` (default: the standard output) takes colours."""
+    return f"\x1b[{_COLOURS[level]}m{text}\x1b[0m" if takes_colours(out or sys.stdout) else text
+
+
+def width_of(text: str) -> int:
+    """Return the columns that a text takes: two for a wide character, none for a combining one or a colour."""
+    plain = _ESCAPE.sub("", text)
+    if plain.isascii():
+        return len(plain)
+    wide = (unicodedata.east_asian_width(one) in "WF" for one in plain)
+    return sum(0 if unicodedata.combining(one) else 1 + two for one, two in zip(plain, wide, strict=True))
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text without colours in at most so many columns, with an ellipsis if it is longer."""
+    if width_of(text) <= width:
+        return text
+    text = text[: max(0, width)]
+    while text and width_of(text) >= width:
+        text = text[:-1]
+    return f"{text}…" if width > 0 else ""
+
+
+def fitted(line: str, width: int) -> str:
+    """Return a line in at most so many columns, without its colours if it is longer."""
+    return line if width_of(line) <= width else cut(_ESCAPE.sub("", line), width)
+
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C inside the block, so that it ends as orderly."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Screen:
+    """A page of the terminal that is drawn again and again. The end of the block brings back what was there before.
+
+    Keys are neither shown nor kept for the shell. While the block lasts, nothing else writes to the terminal.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._modes: list[Any] = []
+        self._stops: Any = None
+
+    def __enter__(self) -> Self:
+        self._open()
+        self._stops = signal.signal(signal.SIGTSTP, self._suspend)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTSTP, self._stops)
+        self._close()
+
+    def _open(self) -> None:
+        if self._keys is not None:
+            self._modes = termios.tcgetattr(self._keys)
+            tty.setcbreak(self._keys)
+        self._write(_OPEN)
+
+    def _close(self) -> None:
+        self._write(_CLOSE)
+        if self._keys is not None:
+            termios.tcsetattr(self._keys, termios.TCSADRAIN, self._modes)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        """Give the terminal back before Ctrl-Z stops the process, and take it again when the process goes on."""
+        self._close()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._suspend)
+        self._open()
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show these lines, as many as the terminal has room for. A line may be longer than the terminal is wide."""
+        width, height = shutil.get_terminal_size()
+        shown: list[str] = []
+        left = max(1, height - 1)
+        for number, line in enumerate(lines):
+            line = fitted(line, _MOST_ROWS * width)
+            left -= max(1, -(-width_of(line) // width))
+            if left < 0:
+                shown.append(cut(f"... {len(lines) - number} more lines", width))
+                break
+            shown.append(line)
+        self._write("\x1b[H\x1b[2J" + "\n".join(shown))
+
+    def quits(self, seconds: float) -> bool:
+        """Wait. Return whether the user pressed ``q``. Returns early after any key, and after a change of the size."""
+        end, size = time.monotonic() + seconds, shutil.get_terminal_size()
+        while (left := end - time.monotonic()) > 0 and size == shutil.get_terminal_size():
+            if self._keys is None:
+                time.sleep(min(left, _TICK))
+            elif select.select([self._keys], [], [], min(left, _TICK))[0]:
+                return os.read(self._keys, 64)[:1] in b"qQ"  # nothing at all: the terminal is gone
+        return False
+
+
+class _Captured(io.StringIO):
+    """What a look prints, for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def add_watch_argument(parser: Options) -> None:
+    """Declare ``--watch``."""
+    parser.add_argument("--watch", type=interval_argument, metavar="S", help="look again every S seconds, until Ctrl-C")
+
+
+def interval_argument(text: str) -> float:
+    """Return a number of seconds, up to a day. Raises argparse.ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!a} is no number of seconds up to {LONGEST_S:.0f}")
+    return value
+
+
+def watched(look: Callable[[], int], seconds: float, title: str) -> int:
+    """Run ``look`` again and again until Ctrl-C, and show what it prints. Return its last exit code after ``q``.
+
+    The first look may fail. After a later failure the output of the look before stays, marked as stale.
+    """
+    with terminated():
+        return _on_screen(look, seconds, title) if sys.stdout.isatty() else _in_turn(look, seconds)
+
+
+def _in_turn(look: Callable[[], int], seconds: float) -> int:
+    began = time.monotonic()
+    look()
+    while True:
+        sys.stdout.flush()
+        time.sleep(_rest(began, seconds))
+        began = time.monotonic()
+        try:
+            print(flush=True)
+            look()
+        except ZkConsumerError as error:
+            print(f"zkconsumer: {_stale(error)}", file=sys.stderr, flush=True)
+
+
+def _on_screen(look: Callable[[], int], seconds: float, title: str) -> int:
+    began, since, stale = time.monotonic(), clock(), ""
+    code, shown = _printed(look)
+    with Screen(sys.stdout) as screen:
+        while True:
+            due = time.monotonic() + _rest(began, seconds)
+            while (left := due - time.monotonic()) > 0:
+                head = f"{title}, as of {since}; every {seconds:g} s; q ends"
+                screen.draw([head, *([painted(stale, _ERROR)] if stale else []), "", *shown])
+                if screen.quits(left):
+                    return code
+            began = time.monotonic()
+            try:
+                code, shown = _printed(look)
+                since, stale = clock(), ""
+            except ZkConsumerError as error:
+                stale = _stale(error)
+
+
+def _printed(look: Callable[[], int]) -> tuple[int, list[str]]:
+    out = _Captured()
+    with redirect_stdout(out), redirect_stderr(out):
+        code = look()
+    return code, out.getvalue().strip("\n").split("\n")
+
+
+def _stale(error: ZkConsumerError) -> str:
+    return f"stale, the look at {clock()} failed: {printable(' '.join(str(error).split()))}"
+
+
+def _rest(began: float, seconds: float) -> float:
+    """Return the seconds until the next look, also after a look that took longer than its interval."""
+    return max(seconds - (time.monotonic() - began), seconds * 0.1)
+
+
+def clock() -> str:
+    """Return the time of this machine."""
+    return time.strftime("%H:%M:%S")

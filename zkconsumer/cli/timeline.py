@@ -11,17 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import select
-import signal
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic, time
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
-from zkconsumer.cli.tables import printable
+from zkconsumer.cli.tables import printable, terminated
 from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
@@ -47,8 +46,6 @@ from zkconsumer.operations.serving.history_file import (
 from zkconsumer.operations.time_format import duration
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
 
-NAME = "timeline"
-HELP = "show the rebalances of a group, with cause and duration"
 DESCRIPTION = """\
 Shows the joins, leaves, claims and releases of a group in the order of ZooKeeper's
 transactions, and sums each rebalance up: its cause, its duration, the partitions that
@@ -198,7 +195,7 @@ def _follow(arguments: argparse.Namespace) -> int:
     if not client.zookeeper:
         raise ConfigException("--zookeeper", "is missing: --follow needs it; brokers tell nobody of changes")
     session = partial(zookeeper_session, client.config)
-    with _terminated(), GroupWatch(session, arguments.group, timeout=client.timeout) as watch:
+    with terminated(), GroupWatch(session, arguments.group, timeout=client.timeout) as watch:
         collected, first = OpenRebalance(), True
         for found in watch.changes():
             if first and watch.snapshot is not None:
@@ -222,16 +219,6 @@ def _show_standing(found: tuple[TimelineEvent, ...], arguments: argparse.Namespa
         _print(_json_lines(found, rebalances(found), True))
     else:
         _print(report(found))
-
-
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C inside the block, so that the session ends and its watches do."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _reader_is_gone() -> bool:

@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable
 from time import monotonic
 
-from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.ownership.fetch_cursor import FetchCursor
+from zkconsumer.runtime.deadline import backoff
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
-from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import NEVER
 from zkconsumer.offsets.dual_store import DualStore, may_pass
 from zkconsumer.offsets.store import CommitRefusedError, Failures
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline, backoff
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads, threads_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.brokers_forecast import brokers_forecast
-from zkconsumer.operations.forecast_values import (
+from zkconsumer.operations.brokers_forecast import (
     Change,
     Forecast,
     ForecastError,
@@ -28,6 +27,7 @@ from zkconsumer.operations.forecast_values import (
     Pause,
     StrategyOutcome,
     UseStrategy,
+    brokers_forecast,
     find_member,
     grown,
     moved_partitions,

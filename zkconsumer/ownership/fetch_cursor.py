@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from zkconsumer.core.backoff import backoff
 from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
+from zkconsumer.runtime.deadline import backoff
 
 if TYPE_CHECKING:
     from zkconsumer.ownership.partition_position import PartitionPosition

@@ -1,6 +1,6 @@
-"""A point in time after which an operation gives up. Seconds as float, on the monotonic clock.
+"""A point in time after which an operation gives up, and the pauses between its attempts. Seconds as float.
 
-Any thread may use one. It moves once at most: :meth:`expire` ends it early.
+Any thread may use a deadline, which is on the monotonic clock. It moves once at most: :meth:`expire` ends it early.
 """
 
 from __future__ import annotations
@@ -47,3 +47,15 @@ class Deadline:
             return seconds
         left = self.at - monotonic()  # no other call: every read of a socket asks
         return seconds if seconds < left else left if left > 0.0 else 0.0
+
+
+_DOUBLINGS = 16  # more could overflow a float, and no longest pause is so many times the first
+
+
+def backoff(failures: int, first: float, longest: float) -> float:
+    """Return the seconds to wait after ``failures`` failures in a row (at least 1).
+
+    The pause is ``first``, and doubles with each failure up to ``longest``. It has no jitter, because only the caller
+    knows how much is allowed and in which direction.
+    """
+    return min(longest, first * 2.0 ** min(failures - 1, _DOUBLINGS))

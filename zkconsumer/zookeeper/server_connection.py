@@ -22,9 +22,8 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
-from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import RegistryAuthenticationError
-from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline, backoff
 from zkconsumer.runtime.interruptible_wait import WakeFlag
 from zkconsumer.runtime.protocol_probe import WITHIN, instead_of_zookeeper
 

@@ -33,7 +33,7 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Printed:
 
 def test_an_error_is_told_with_its_command(doctor: Printed) -> None:
     lines = doctor([ILL], "g", code=1).splitlines()
-    assert lines[0] == "group g: error"
+    assert lines[0] == "group g: error (1 error)"
     assert lines[1].split()[:2] == ["error", "persistent-owner"]
     assert "        node:     /consumers/g/owners/t/1" in lines
     assert any(line.endswith("delete -v 3 /consumers/g/owners/t/1") for line in lines)

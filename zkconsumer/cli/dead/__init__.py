@@ -176,10 +176,8 @@ def _perform(nodes: PointerNodes, changes: Mapping[TopicPartition, Change], done
     return whole
 
 
-__all__ = ["DESCRIPTION", "HELP", "NAME", "add_arguments", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
-NAME = "dead"
-HELP = "list, show, export, drop and replay dead letters"
 DESCRIPTION = """\
 Looks after the messages that a run with concurrency= gave up, its dead letters, and those
 that wait for another attempt (--parked). ZooKeeper keeps a pointer to each; the message

@@ -10,13 +10,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from zkconsumer.cli.groups import group_output
 from zkconsumer.cli.groups.group_output import say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.offsets import as_reset
 from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, open_client, open_source
-from zkconsumer.cli.tables import TABLE, Cell, Column, Table, add_format_argument, printable, render
+from zkconsumer.cli.tables import (
+    TABLE,
+    Cell,
+    Column,
+    Table,
+    add_format_argument,
+    add_watch_argument,
+    printable,
+    render,
+    watched,
+)
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
 from zkconsumer.errors import BrokerError, RegistryError
@@ -27,10 +38,8 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
 
-__all__ = ["DESCRIPTION", "HELP", "NAME", "add_arguments", "as_flags", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "as_flags", "completions", "run"]
 
-NAME = "groups"
-HELP = "list, describe and delete groups, as kafka-consumer-groups.sh"
 DESCRIPTION = """\
 Shows the groups that ZooKeeper coordinates, and those that the brokers coordinate, with
 the flags, columns and texts of kafka-consumer-groups.sh. Each action is also a verb.
@@ -61,6 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
         with open_client(arguments) as client:
             delete = delete_groups if arguments.action == DELETE else delete_offsets
             return delete(LiveSource(client), client, arguments)
+    if arguments.watch is None:
+        return _look(arguments)
+    names = "all groups" if arguments.all_groups else ", ".join(map(printable, arguments.group))
+    return watched(partial(_look, arguments), arguments.watch, f"groups describe {names}")
+
+
+def _look(arguments: argparse.Namespace) -> int:
     with open_source(arguments) as source:
         if arguments.action == LIST:
             return group_output.list_groups(source, arguments)
@@ -271,6 +287,11 @@ def as_flags(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def completions(command: str) -> dict[str, Sequence[str]]:
+    """Return the words that a shell completes, by the argument: the verbs."""
+    return {"groups": ACTIONS}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="the same as --group GROUP")
@@ -318,6 +339,7 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     )
     shown.add_argument("--verbose", action="store_true", help="with --describe: further columns")
     add_format_argument(shown)
+    add_watch_argument(shown)
 
 
 def selection_of(arguments: argparse.Namespace) -> PartitionSelection:
@@ -369,6 +391,8 @@ def _wrong_place(arguments: argparse.Namespace) -> str:
             return "Option [describe] takes at most one of these options: [members], [offsets], [state]"
     elif details or arguments.verbose:
         return f"--{(details or ['verbose'])[0]} goes with --describe only"
+    elif arguments.watch is not None:
+        return "--watch goes with --describe only"
     if arguments.state is not None and action not in (LIST, DESCRIBE):
         return "--state goes with --describe and --list only"
     if arguments.type is not None and action != LIST:

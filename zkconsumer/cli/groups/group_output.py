@@ -22,7 +22,7 @@ from zkconsumer.cli.groups.group_tables import (
     states_table,
 )
 from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots
-from zkconsumer.cli.tables import TABLE, Table, printable, render
+from zkconsumer.cli.tables import TABLE, Table, painted, printable, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource, gone_words
@@ -171,7 +171,7 @@ def warn_of_findings(name: str, judgement: Judgement, where: str) -> None:
     """
     bad = [one for one in judgement.findings if one.level > Level.NOTE]
     for one in bad[:MOST_WARNINGS]:
-        word = "Error" if one.level is Level.ERROR else "Warning"
+        word = painted("Error" if one.level is Level.ERROR else "Warning", one.level, sys.stderr)
         warn(f"{word}: Consumer group '{printable(name)}': {printable(one.text)}.")
     if bad:
         more = f"{len(bad) - MOST_WARNINGS} more; " if len(bad) > MOST_WARNINGS else ""

@@ -20,8 +20,6 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
-NAME = "migrate"
-HELP = "move a group's offsets from ZooKeeper to Kafka, and back"
 DESCRIPTION = """\
 Moves the offsets of a group between ZooKeeper and Kafka, compares the two, writes
 them to a file, or restores the offsets that an earlier run overwrote.

@@ -142,10 +142,8 @@ def _remove_empty(client: ClusterClient, plan: PrunePlan, dead: Sequence[DeadOff
             client.session.delete(path, deadline)
 
 
-__all__ = ["DESCRIPTION", "HELP", "NAME", "add_arguments", "add_reset_arguments", "as_reset", "run", "run_reset"]
+__all__ = ["DESCRIPTION", "add_arguments", "add_reset_arguments", "as_reset", "run", "run_reset"]
 
-NAME = "offsets"
-HELP = "reset the offsets of groups, undo a reset, delete dead offsets"
 DESCRIPTION = """\
 Writes the offsets of groups, in ZooKeeper, in Kafka, or in both. Nothing is written
 without --execute.

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from time import monotonic
 
-from zkconsumer.core.backoff import backoff
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import ConnectorState, Phase
@@ -36,6 +35,7 @@ from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds, Rebalan
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, TABLE, Effect, State, Trigger
 from zkconsumer.member.zookeeper.status import Status
+from zkconsumer.runtime.deadline import backoff
 from zkconsumer.zookeeper.session import SessionChanged
 
 log = logging.getLogger(__name__)

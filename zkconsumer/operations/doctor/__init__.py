@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor import balance, cluster, findings, members, offsets, owners, strategies, timeouts
 from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.stalled_partitions import Progress
 
 __all__ = ["CHECKS", "Check", "ClockProbe", "Finding", "Level", "Observations", "examine", "worst"]
 
@@ -105,14 +107,16 @@ def examine(
     *,
     probe: ClockProbe | None = None,
     chroots: Mapping[str, Collection[str]] | None = None,
+    progress: Mapping[TopicPartition, Progress] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about one group, the worst first. A check that finds nothing yields one of level ``OK``.
 
     Arguments: ``snapshots`` of the group, oldest first, at least one; ``member_config`` are the properties of a Scala
     member; ``probe`` compares our clock with ZooKeeper's; ``chroots`` maps each chroot of the servers (empty: none) to
-    its contents, of ``brokers`` and ``group``. Raises ValueError without a snapshot.
+    its contents, of ``brokers`` and ``group``; ``progress`` is found from the snapshots unless it is given. Raises
+    ValueError without a snapshot.
     """
-    return findings_of(Observations(snapshots, member_config, probe, chroots))
+    return findings_of(Observations(snapshots, member_config, probe, chroots, progress or {}))
 
 
 def findings_of(seen: Observations) -> tuple[Finding, ...]:

@@ -158,7 +158,8 @@ def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -
         " its partitions, or cannot commit",
         "; ".join(texts) + made,
         path,
-        "let all members log in as one user and set zookeeper.set.acl alike; then give the nodes the same rights: "
+        "let all members log in as one user and set zookeeper.set.acl alike; then give the nodes the same rights"
+        f" (getAcl {path} shows how to write them): "
         + shell_command(snapshot, "setAcl", "-R", snapshot.path(part), "ACL"),
     )
 

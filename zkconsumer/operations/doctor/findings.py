@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
 
-from zkconsumer.model import TopicPartition
+from zkconsumer.core.registration import PROCESS_KEY
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
-from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.group_view import GroupAnalysis, member_host
 from zkconsumer.operations.stalled_partitions import Progress, after
 from zkconsumer.zookeeper import paths
 
@@ -171,6 +172,14 @@ def our_command(snapshot: GroupSnapshot, *words: str, brokers: bool = False) -> 
     if snapshot.bootstrap and (brokers or not where):
         where += ["--bootstrap-server", snapshot.bootstrap]
     return shlex.join(["zkconsumer", *words, *where])
+
+
+def process_of(snapshot: GroupSnapshot, consumer: ConsumerId) -> str:
+    """Return where a member runs, as far as its registration and its id tell: `` on h1 (process 77)``, or empty."""
+    node = snapshot.members.get(consumer)
+    host = member_host(snapshot.group, consumer, node)
+    pid = None if node is None or node.registration is None else node.registration.extra.get(PROCESS_KEY)
+    return (f" on {host}" if host else "") + (f" (process {pid})" if pid else "")
 
 
 def why_unread(snapshot: GroupSnapshot, what: str) -> str:

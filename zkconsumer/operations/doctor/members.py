@@ -15,10 +15,12 @@ from zkconsumer.operations.doctor.findings import (
     listed,
     not_looked_at,
     our_command,
+    process_of,
     seconds,
     topics_problem,
     unknown,
 )
+from zkconsumer.operations.group_lookup import similar_names
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 
@@ -139,7 +141,7 @@ def idle_members(seen: Observations) -> Iterator[Finding]:
                 f"{consumer} subscribes to nothing: it is registered, owns nothing and reads nothing",
                 f"pattern {one.pattern}, subscription {{}}",
                 path,
-                "name its topics where it makes its streams, or end its process",
+                f"name its topics where it makes its streams, or end its process{process_of(snapshot, consumer)}",
             )
         elif why:
             yield unknown(f"whether the topics of {consumer} exist: {why}", node=path)
@@ -150,8 +152,16 @@ def idle_members(seen: Observations) -> Iterator[Finding]:
                 f"{consumer} subscribes to {what}: it owns nothing and reads nothing",
                 f"pattern {one.pattern}, subscription {listed(sorted(one.subscription))}",
                 path,
-                "correct its subscription, or create the topic",
+                f"correct the subscription{_likely(snapshot, one)} of the process{process_of(snapshot, consumer)}, or"
+                " create the topic",
             )
+
+
+def _likely(snapshot: GroupSnapshot, one: Registration) -> str:
+    """Return the topics that a subscription without an existing topic may mean, in brackets, or an empty text."""
+    meant = {} if one.is_wildcard else {name: similar_names(name, snapshot.topics) for name in one.subscription}
+    told = "; ".join(f"{name!a} may mean {' or '.join(map(ascii, close))}" for name, close in meant.items() if close)
+    return f" ({told})" if told else ""
 
 
 # ---- the group as a whole
@@ -181,7 +191,10 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
     if node is None or (not snapshot.members and first is None):
         return
     path, causes = (snapshot.path("ids"), "look for long pauses of the JVM, a short")
-    causes += " zookeeper.session.timeout.ms, restarts, and the network between members and ZooKeeper"
+    causes += (
+        " zookeeper.session.timeout.ms, restarts, and the network between members and ZooKeeper. Then look again: "
+    )
+    causes += our_command(snapshot, "doctor", snapshot.group, "--twice", "600")
     if first is not None and first.ids_node is not None and first.ids_node.ctime == node.ctime:
         span = max(1, snapshot.taken - first.taken)
         changes = node.cversion - first.ids_node.cversion

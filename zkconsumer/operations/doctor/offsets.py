@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
@@ -21,7 +21,15 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
     why_topic_unread,
 )
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, gone_before, gone_words, lag_between
+from zkconsumer.operations.group_snapshot import (
+    GroupSnapshot,
+    LogState,
+    MemberNode,
+    gone_before,
+    gone_words,
+    lag_between,
+)
+from zkconsumer.operations.group_view import MemberKind, member_kind
 
 JUST_COMMITTED_MS = 10_000
 """Stores that differ after a commit this young may only have been read at different moments."""
@@ -53,7 +61,14 @@ def _committed(snapshot: GroupSnapshot) -> Iterator[tuple[TopicPartition, _Commi
 
 def _reset(snapshot: GroupSnapshot, tp: TopicPartition, where: str) -> str:
     words = ["groups", "--reset-offsets", "--group", snapshot.group, "--topic", f"{tp.topic}:{tp.partition}", where]
-    return our_command(snapshot, *words, "--dry-run", brokers=True)
+    owner = snapshot.owners.get(tp)
+    member = snapshot.members.get(ConsumerId(owner.thread.rpartition("-")[0])) if owner is not None else None
+    first = "stop its owner, since a Scala member writes over a reset: " if _is_scala(member) else ""
+    return first + our_command(snapshot, *words, "--dry-run", brokers=True)
+
+
+def _is_scala(member: MemberNode | None) -> bool:
+    return member is not None and member_kind(member) is MemberKind.SCALA
 
 
 def dead_offsets(seen: Observations) -> Iterator[Finding]:
@@ -172,9 +187,14 @@ def offsets_that_are_no_numbers(seen: Observations) -> Iterator[Finding]:
                 f"the offset of {tp} is no number; a Scala member that should own it fails every rebalance",
                 node.problem,
                 snapshot.path("offsets", *tp),
-                "write the right offset: "
+                f"write the right offset{_span(snapshot, tp)}: "
                 + shell_command(snapshot, "set", "-v", str(stat.version), snapshot.path("offsets", *tp), "OFFSET"),
             )
+
+
+def _span(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
+    log = snapshot.logs.get(tp)
+    return "" if log is None or log.end is None else f", {log.start or 0} to {log.end}"
 
 
 def stores_that_disagree(seen: Observations) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from zkconsumer.core.registration import NUDGE
@@ -15,6 +15,7 @@ from zkconsumer.operations.doctor.findings import (
     delete_node,
     our_command,
     partitions_text,
+    process_of,
     seconds,
     shell_command,
     unknown,
@@ -22,9 +23,9 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.doctor.strategies import mixed_members, probably_mixed
 from zkconsumer.operations.doctor.timeouts import longest_session, member_patience
-from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.group_state import GroupState
-from zkconsumer.operations.group_view import MemberKind, member_host, member_kind
+from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.operations.stalled_partitions import STANDS_STILL_MS, may_stand_still, still_since, waiting_messages
 
 
@@ -38,9 +39,18 @@ def persistent_owners(seen: Observations) -> Iterator[Finding]:
                 f"the owner node of {tp} is persistent: no session ends it, so nobody can ever claim the partition",
                 f"ephemeralOwner 0, content {node.thread or node.problem!r}, {_age(seen.latest, node)} old",
                 path,
-                f"delete it: {delete_node(seen.latest, path, node.stat.version)}",
+                f"{_deletion(seen, tp)}: {delete_node(seen.latest, path, node.stat.version)}",
                 partitions=(tp,),
             )
+
+
+def _deletion(seen: Observations, tp: TopicPartition) -> str:
+    """Return what to do with an owner node that no session ends, and what is left to do after that."""
+    heir = _member(seen.analysis.expected.get(tp, ThreadId("")))
+    node = seen.latest.members.get(heir)
+    if node is None or member_kind(node) is not MemberKind.SCALA:
+        return "delete it"
+    return f"delete it, then wake {heir}, a Scala member that watches no owner (see unowned-partition)"
 
 
 def orphan_owners(seen: Observations) -> Iterator[Finding]:
@@ -81,8 +91,8 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
             f"a live client owns {counted(len(tps), 'partition')} but is not registered: no member will get them",
             f"{evidence}, {shown}",
             snapshot.path("owners", *tps[0]),
-            f"restart the process of {node.thread!r}" + (f" at {address}" if address else "") + ": its session ends"
-            " with it, and then its owner nodes",
+            f"restart the process of {node.thread!r}{_found_at(address)}: its session ends with it, and then its owner"
+            " nodes",
             partitions=tps,
         )
     most = f"{seconds(limit)}, the longest session {'that the servers allow' if sure else 'by default'}"
@@ -92,9 +102,16 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
         f" within {most}, or a live client lost its registration",
         evidence,
         snapshot.path("owners", *tps[0]),
-        f"look again after {seconds(limit)}; if it is still there, restart the process of {node.thread!r}",
+        f"if its process{process_of(snapshot, _member(node.thread))} is dead, wait: the session ends, and other members"
+        f" claim the partitions. Look again after {seconds(limit)}, and if the node is still there, restart the process"
+        f" of {node.thread!r}: {our_command(snapshot, 'doctor', snapshot.group, '--twice', str(limit // 1000 + 1))}",
         partitions=tps,
     )
+
+
+def _found_at(address: str) -> str:
+    port = address.rpartition(":")[2]
+    return f" at {address} (there, ss -tnp 'sport = :{port}' shows its number)" if address else ""
 
 
 def unknown_owners(seen: Observations) -> Iterator[Finding]:
@@ -126,7 +143,9 @@ def unknown_owners(seen: Observations) -> Iterator[Finding]:
             + ("its member is not registered" if member not in snapshot.members else "the member has other threads"),
             f"{who}, claimed {_age(snapshot, node)} ago",
             path,
-            f"restart {holder}" if holder else "see the findings on persistent owners",
+            f"restart {holder}{process_of(snapshot, holder)}"
+            if holder
+            else f"{_deletion(seen, tp)}: {delete_node(snapshot, path, 0 if node.stat is None else node.stat.version)}",
             partitions=(tp,),
         )
 
@@ -263,19 +282,45 @@ def _stands(seen: Observations, member: ConsumerId, tps: dict[TopicPartition, in
     verb = "stands" if len(tps) == 1 else "stand"
     # a transaction marker or deleted records count as lag, and nobody can read them
     maybe = " (or what waits are transaction markers: no message is known to be next)" if untimed else ""
-    host = member_host(snapshot.group, member, node)
     path = snapshot.path("owners", next(iter(tps)).topic)
     return Finding(
         Level.WARN if spark or len(untimed) == len(tps) else Level.ERROR,
         f"{member} owns {counted(len(tps), 'partition')} that {verb} still for {seconds(snapshot.taken - since)}:"
         f" {counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}, and no offset moves{maybe}",
-        f"{partitions_text(tps)}; the limit is {seconds(STANDS_STILL_MS)}, three commit intervals of the original",
+        f"{partitions_text(tps)}; {_held(snapshot, tps)}; the limit is {seconds(STANDS_STILL_MS)}, three commit"
+        " intervals of the original",
         "" if seen.analysis.by_brokers is not None else path,
-        f"look at what the member does{f' on {host}' if host else ''} (its log, jstack or connector.state). It hangs,"
-        " it is paused, one message takes that long, or it commits more rarely. If it hangs, restart it",
+        f"see what the member does{process_of(snapshot, member)}: {_thread_dump(node)}. It hangs, it is paused, one"
+        " message takes that long, or it commits more rarely. If it hangs, restart it: other members claim its"
+        " partitions and begin at these offsets",
         partitions=tuple(tps),
         since=since,
     )
+
+
+def _held(snapshot: GroupSnapshot, tps: Iterable[TopicPartition]) -> str:
+    """Return the places and the last commits of the first few partitions."""
+    told = []
+    for tp in list(tps)[:3]:
+        node, beyond = snapshot.offsets.get(tp), snapshot.finished_beyond(tp)
+        text = f"{tp} at {snapshot.committed(tp)} of {snapshot.logs[tp].end}"
+        if node is not None and node.stat is not None:
+            text += f", last commit {seconds(snapshot.taken - node.stat.mtime)} ago"
+        told.append(text + (f", {counted(beyond, 'message')} beyond it finished" if beyond else ""))
+    return "; ".join(told)
+
+
+def _thread_dump(node: MemberNode | None) -> str:
+    """Return how to see the threads of a member."""
+    kind = MemberKind.UNKNOWN if node is None else member_kind(node)
+    if kind is MemberKind.SPARK:
+        return "the query's progress, and the thread dumps in Spark's page of its executors"
+    python = "py-spy dump --pid PID; connector.state; kill -ABRT PID prints all threads and ends it, if it runs with"
+    python += " python -X faulthandler"
+    if kind in (MemberKind.ZKCONSUMER, MemberKind.BRIDGE):
+        return python
+    java = "kill -QUIT PID makes a JVM print its threads on its standard output, as jstack does, and goes on"
+    return java if kind is MemberKind.SCALA else f"{java}; of Python: {python}"
 
 
 def without_members(seen: Observations) -> Iterator[Finding]:

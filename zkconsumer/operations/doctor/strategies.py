@@ -13,6 +13,7 @@ from zkconsumer.operations.doctor.findings import (
     counted,
     listed,
     partitions_text,
+    process_of,
     unknown,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
@@ -84,7 +85,8 @@ def _silent(
             f" {listed(others, 3)}; {consumer} owns nothing, and nobody holds what {best} gives it",
             words[consumer],
             seen.latest.path("ids", consumer),
-            f"give {consumer} the partition.assignment.strategy of the others, and restart it",
+            f"set partition.assignment.strategy={best.partition(' ')[0]} for {consumer}"
+            f"{process_of(seen.latest, consumer)}, and restart it",
         )
     if rest := [consumer for consumer in silent if consumer not in colliding]:
         yield unknown(f"the strategy of {listed(rest, 3)}, which advertise none: their partitions do not tell")
@@ -204,19 +206,20 @@ def _mixture(
     snapshot = seen.latest
     told = [f"{c}: {' or '.join(labels)} ({_how_known(snapshot, c)})" for c, labels in sorted(odd.items())]
     others = [consumer for consumer in sorted(fits) if consumer not in odd]
-    what = (
-        "roundrobin members of releases 0.x and 1.x are in one group"
-        if releases
-        else "set one strategy: members use different ones"
-    )
-    remedy = (
-        "run the same release everywhere, or use range; for members of this package set scala.compat.version"
-        if releases
-        else f"give {listed(sorted(odd), 3)} the partition.assignment.strategy of the others, and restart them"
-    )
+    if releases:
+        text = "roundrobin members of releases 0.x and 1.x are in one group"
+        remedy = "run the same release everywhere, or use range; for members of this package set scala.compat.version"
+    else:
+        sides = {best: others}
+        for consumer, labels in sorted(odd.items()):
+            sides.setdefault(" or ".join(labels), []).append(consumer)
+        text = "set one strategy: " + ", and ".join(f"{listed(who, 3)} have {label}" for label, who in sides.items())
+        processes = (f"{one}{process_of(snapshot, one)}" for one in sorted(odd))
+        remedy = f"set partition.assignment.strategy={best.partition(' ')[0]} for {listed(processes, 3)}, and restart"
+        remedy += " each of these; until the last one has it, partitions stay without an owner"
     return Finding(
         Level.ERROR,
-        f"{what}: they claim the same partitions, and leave others unowned",
+        f"{text}: they claim the same partitions, and leave others unowned",
         f"{best}: {listed(others, 3)}; odd ones: {listed(told, 3)}",
         snapshot.path("ids", min(odd)),
         remedy,

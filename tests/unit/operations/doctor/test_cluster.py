@@ -149,12 +149,6 @@ def test_scala_patience(config: Any, expected: str) -> None:
     assert levels(diagnosed("scala-patience", healthy(), member_config=config)) == [expected]
 
 
-def test_the_patience_that_is_advised_suffices() -> None:
-    (found,) = diagnosed("scala-patience", healthy(), member_config={"rebalance.max.retries": "1"})
-    assert "rebalance.max.retries=7 and rebalance.backoff.ms=2000" in found.remedy
-    assert levels(diagnosed("scala-patience", healthy(members={"g_b": {"t": 1}}))) == ["ok"]
-
-
 def registered(before: float) -> GroupSnapshot:
     """The group whose member ``g_a`` registered so many seconds before the snapshot, by ZooKeeper's clock."""
     return with_member(healthy(), "g_a", ctime=NOW - int(before * 1000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.backoff import backoff
+from zkconsumer.runtime.deadline import backoff
 
 
 @pytest.mark.parametrize(
