@@ -28,7 +28,7 @@ from zkconsumer.kafka.message_set import (
     extent,
     offset_after_partial,
 )
-from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, FetchRange
+from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ResponseHandler:
             try:
                 if self._take(part, outcomes, follows=follows):
                     outcomes.served.append(fetch)
-                elif response.read_replica not in (LEADER, self._broker_id):
+                elif response.read_replica != LEADER:
                     self._redirected(fetch, response.read_replica, outcomes)
             except CorruptRecordsError as e:
                 if not self._doubted(fetch, str(e), outcomes):
@@ -102,9 +102,12 @@ class ResponseHandler:
         """Fetch from the replica that the leader names. A follower that names one is a leader by now, or wrong."""
         if self._doubted(fetch, f"names replica {replica} to read from", outcomes):
             return
-        log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
-        fetch.read_from(replica, monotonic() + REPLICA_STAYS)
-        fetch.leader_end = fetch.log_end
+        if replica == self._broker_id:  # which sends nothing as long as it may name a replica
+            fetch.read_from(LEADER, monotonic() + REPLICA_STAYS)
+        else:
+            log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
+            fetch.read_from(replica, monotonic() + REPLICA_STAYS)
+            fetch.leader_end = fetch.log_end
         outcomes.moved.append(fetch)
 
     def _take(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool) -> bool:
@@ -134,7 +137,7 @@ class ResponseHandler:
         fetch.trouble, fetch.refusals = "", 0
         if next_offset is None:
             if wanted:
-                self._grow(fetch, request, wanted, records)
+                self._grow(part, wanted, outcomes)
             return False
         if read:
             fetch.epochs = with_epochs(fetch.epochs, read)
@@ -148,11 +151,12 @@ class ResponseHandler:
             fetch.least = self._settings.partition_bytes
         return True
 
-    def _grow(self, fetch: FetchCursor, request: FetchRange, wanted: int, records: bytes) -> None:
+    def _grow(self, part: FetchedPart, wanted: int, outcomes: Outcomes) -> None:
         """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
         KAFKA-994). Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of
         it will not come.
         """
+        fetch, request, records = part.fetch, part.request, part.response.records
         offset = request.offset
         if wanted <= request.max_bytes:
             if fetch.cut_off != offset:
@@ -164,6 +168,8 @@ class ResponseHandler:
         if wanted <= limit:
             fetch.least = wanted
             log.info("%s: the message at offset %d needs a fetch of %d bytes", fetch.tp, offset, wanted)
+            return
+        if self._doubted(fetch, f"says that the message at offset {offset} takes {wanted} bytes", outcomes):
             return
         park(
             fetch,

@@ -17,7 +17,6 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException,
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
-from zkconsumer.ownership.fetch_cursor import LEADER
 from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
@@ -283,9 +282,11 @@ class ChunkReader:
         return None
 
     def is_doubtful(self, chunk: Chunk, error: Exception) -> bool:
-        """Return whether the data may be corrupt at a follower alone. What is read again comes from the leader."""
-        follows = chunk.error is None and chunk.position.cursor.replica != LEADER
-        return follows and isinstance(error, InvalidMessageException)
+        """Return whether the data may be corrupt at a follower alone. The leader is asked next."""
+        doubtful = chunk.followed and isinstance(error, InvalidMessageException)
+        if doubtful:
+            log.warning("%s; a follower sent it, so the leader is asked", error)
+        return doubtful
 
     def skips(self, error: UnreadableMessageError) -> bool:
         """Return whether ``corrupt.message.policy`` gives such a place up."""

@@ -19,6 +19,7 @@ from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, Offse
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS, is_compressed
 from zkconsumer.model import TopicPartition
+from zkconsumer.ownership.fetch_cursor import LEADER
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
@@ -50,7 +51,8 @@ class Chunk:
     much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
     not finished, where messages are finished in any order. ``dropped`` and ``decoded`` are the sizes of the fetched
     bytes and of the message in place of which they were given up, else 0. ``set_end`` is the end of the fetched
-    messages if the chunk ends before it, because its stream does, else 0.
+    messages if the chunk ends before it, because its stream does, else 0. ``followed`` says that a follower sent the
+    chunk, and not the leader.
     """
 
     position: PartitionPosition
@@ -66,6 +68,7 @@ class Chunk:
     dropped: int = 0
     decoded: int = 0
     set_end: int = 0
+    followed: bool = False
 
     @property
     def size(self) -> int:
@@ -239,7 +242,10 @@ class StreamQueue:
         ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown. Unless ``wake``,
         :meth:`wake_reader` must follow.
         """
-        queued = self._offer(Chunk(position, records, span[0], span[1], aborted, messages))
+        chunk = Chunk(position, records, span[0], span[1], aborted, messages)
+        if position.cursor.replica != LEADER:
+            chunk.followed = True  # the cursor may be back at the leader before the chunk is read
+        queued = self._offer(chunk)
         if queued and wake:
             self.wake_reader()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from struct import pack
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.timing import eventually
 from tests.unit.fetch.member_stream import TP, Stream, add, reading, take
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.fetch import fetcher, fetcher_manager, response_handler
-from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import FakeCluster, topic_request_handlers
 
 LEADER, NEAR, OTHER = 0, 1, 2
 OFFSET_NOT_AVAILABLE = 78
@@ -33,7 +34,7 @@ def following(cluster: FakeCluster, **more: Any) -> Iterator[tuple[ZookeeperCons
         assert eventually(lambda: connector.state.followers, 10, "the follower")
         add(cluster, "a")
         assert take(stream, 1) == [(0, "a")]
-        assert connector.state.followers == {TP: NEAR}
+        eventually(lambda: connector.state.followers == {TP: NEAR}, 10, "the follower")
         yield connector, stream
 
 
@@ -108,9 +109,19 @@ def damaged(cluster: FakeCluster) -> None:
     cluster.answer("Fetch", spoil, times=10_000, broker=NEAR)
 
 
+def endless(cluster: FakeCluster) -> None:
+    """The follower says that the next message is larger than any fetch."""
+
+    def spoil(real: bytes) -> bytes:
+        at = real.rfind(pack(">q", 1), 0, max(0, real.find(b"payload 1"))) + 8
+        return real if at < 8 else real[:at] + pack(">i", 0x70000000) + real[at + 4 :]
+
+    cluster.answer("Fetch", spoil, times=10_000, broker=NEAR)
+
+
 @pytest.mark.parametrize(
     "fail",
-    [cut_off, behind, dismissed, unavailable, unreadable, led_by_another, naming_another, damaged],
+    [cut_off, behind, dismissed, unavailable, unreadable, led_by_another, naming_another, damaged, endless],
     ids=lambda fail: str(fail.__name__),
 )
 @pytest.mark.parametrize("reset", ["smallest", "largest"])
@@ -172,6 +183,29 @@ def test_the_lag_counts_to_the_end_at_the_leader(cluster: FakeCluster, monkeypat
         assert connector.state.followers == {TP: NEAR}
         cluster.add_follower("t", 0, NEAR, rack="b")
         assert take(stream, 3) == [(2, "c"), (3, "d"), (4, "e")]
+
+
+def test_what_a_follower_has_damaged_is_not_skipped_later(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits in the stream, and its partition is at the leader again when it is read."""
+    with following(cluster, corrupt_message_policy="skip") as (connector, stream):
+        damaged(cluster)
+        cluster.append("t", 0, [b"payload 1"])
+        eventually(lambda: len(stream.queue), 10, "the damaged chunk")
+        cluster.stop_broker(NEAR)
+        eventually(lambda: connector.state.followers == {}, 10, "the leader")
+        cluster.append("t", 0, [b"payload 2"])
+        assert take(stream, 2) == [(1, "payload 1"), (2, "payload 2")]
+        assert stream.queue.skipped == 0
+        assert "a follower sent it, so the leader is asked" in caplog.text
+
+
+def test_a_leader_that_names_itself_is_read(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_request_handlers, "_read_replica", lambda log, rack, _: log.leader if rack else -1)
+    add(cluster, "ab")
+    with reading(cluster, client_rack="b", auto_offset_reset="smallest") as (_, stream):
+        assert take(stream, 2) == [(0, "a"), (1, "b")]
 
 
 def test_a_seek_asks_the_leader_first(cluster: FakeCluster) -> None:
