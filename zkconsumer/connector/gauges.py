@@ -79,7 +79,7 @@ def _lags(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
         if position.stored.committed is not None:
             yield MetricName(*OURS, "CommittedOffset", tags), position.stored.committed
         if lag is not None:
-            yield MetricName(*OURS, "LogEndOffset", tags), position.cursor.log_end
+            yield MetricName(*OURS, "LogEndOffset", tags), position.cursor.known_end
     largest = max((inf if lag is None else lag for lag in lags.values()), default=0)
     yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MaxLag", client), largest
     leaderless = member.fetching.leaderless & lags.keys()

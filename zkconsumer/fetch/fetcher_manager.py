@@ -354,7 +354,7 @@ class FetcherManager:
             return
         for fetch in followed:
             if fetch.replica != LEADER:
-                fetch.leader_end = ends.get(fetch.tp, -1)
+                fetch.leader_end = ends.get(fetch.tp, fetch.leader_end)  # unanswered: what was known
 
     def _due(self) -> list[FetchCursor]:
         """Return the partitions whose leader is to be looked for now. The caller holds the lock."""

@@ -6,6 +6,7 @@ interrupt a request.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from zkconsumer.kafka import LATEST, BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+
+log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT = 10.0
 FIRST_TIMEOUT = 3.0
@@ -105,18 +108,25 @@ class LeaderSearch:
             channel.close()
 
     def log_ends(self, partitions: Collection[TopicPartition], waiting: Collection[str]) -> dict[TopicPartition, int]:
-        """Ask the leaders for the ends of logs. A log without an answer is left out.
+        """Ask the leaders for the ends of logs. A log without an answer is left out; one leader holds up no other.
 
         Raises: BrokerError, RegistryError.
         """
         brokers = self.brokers()
         leaders = self.find(sorted({tp.topic for tp in partitions}), brokers, waiting)
         found: dict[TopicPartition, int] = {}
+        level, overall = self._settings.isolation_level, Deadline(METADATA_TIMEOUT)
         for endpoint in brokers:
-            if wanted := {tp: LATEST for tp in partitions if leaders.get(tp, -1) == endpoint.broker_id}:
-                with self._connected(endpoint, FIRST_TIMEOUT) as (channel, deadline):
-                    told = channel.list_offsets(wanted, deadline, isolation_level=self._settings.isolation_level)
-                found |= {tp: answer.offset for tp, answer in told.items() if answer.error == error_codes.NONE}
+            wanted = {tp: LATEST for tp in partitions if leaders.get(tp, -1) == endpoint.broker_id}
+            if not wanted or overall.expired:
+                continue
+            try:
+                with self._connected(endpoint, overall.bounded(FIRST_TIMEOUT)) as (channel, deadline):
+                    told = channel.list_offsets(wanted, deadline, isolation_level=level)
+            except BrokerError as e:
+                log.debug("the log ends that broker %d knows are not known: %s", endpoint.broker_id, e)
+                continue
+            found |= {tp: answer.offset for tp, answer in told.items() if answer.error == error_codes.NONE}
         return found
 
     def _note_unknown(

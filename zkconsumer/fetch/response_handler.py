@@ -117,8 +117,7 @@ class ResponseHandler:
         fetch, request, response = part
         position = fetch.position
         records, log_end = response.records, response.high_watermark
-        end = response.end(self._settings.isolation_level)
-        fetch.log_end = end if end > fetch.leader_end else fetch.leader_end
+        fetch.log_end = response.end(self._settings.isolation_level)
         if fetch.first_log_end < 0:
             fetch.first_log_end = fetch.log_end
         if log_end < 0:

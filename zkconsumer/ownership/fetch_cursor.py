@@ -79,7 +79,7 @@ class FetchCursor:
     * ``fetched``: the next offset to request from the broker, None while it is unknown
     * ``fetch_from``: the offset at which the fetcher must go on instead, or None
     * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
-      ``isolation.level=read_committed``; -1 if unknown
+      ``isolation.level=read_committed``; -1 if unknown. A follower may not have all of the leader's: see ``known_end``
     * ``leader_end``: the log end by the leader's word while another replica is fetched from, -1 if unknown
     * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
     * ``epochs``: the leader epochs of the fetched messages
@@ -145,6 +145,11 @@ class FetchCursor:
     def read_from(self, replica: int, stays_until: float) -> None:
         """Fetch from that follower, or from the ``LEADER``, and choose anew at that monotonic time."""
         self.replica, self.stays_until, self.leader_end = replica, stays_until, -1
+
+    @property
+    def known_end(self) -> int:
+        """The log end by the leader's word, as far as it is known, whatever replica is fetched from."""
+        return self.log_end if self.replica == LEADER else max(self.log_end, self.leader_end)
 
     @property
     def pause(self) -> float:

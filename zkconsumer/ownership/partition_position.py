@@ -176,7 +176,7 @@ class PartitionPosition(HandOutMarks):
     @property
     def lag(self) -> int:
         """Messages from ``consumed`` to the log's end, never a negative count (KAFKA-2678); -1 if unknown."""
-        log_end = self.cursor.log_end
+        log_end = self.cursor.known_end  # a follower that stands still says nothing
         if log_end < 0 or self.consumed is None:
             return -1
         beyond = 0 if self.ledger is None else self.ledger.finished_beyond

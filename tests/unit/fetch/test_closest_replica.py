@@ -185,6 +185,31 @@ def test_the_lag_counts_to_the_end_at_the_leader(cluster: FakeCluster, monkeypat
         assert take(stream, 3) == [(2, "c"), (3, "d"), (4, "e")]
 
 
+def test_the_lag_grows_while_a_follower_stands_still(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fetch session such a follower does not name the partition. Here it does not answer at all."""
+    monkeypatch.setattr(fetcher_manager, "REPORT_EVERY", 0.1)
+    cluster.add_follower("t", 0, NEAR, rack="b", end=1)
+    with following(cluster, fetch_wait_max_ms=60_000, socket_timeout_ms=70_000) as (connector, _):
+        add(cluster, "bc")
+        eventually(lambda: connector.lag()[TP] == 3, 10, "the log end of the leader")
+        assert connector.state.followers == {TP: NEAR}
+
+
+def test_a_leader_that_does_not_tell_log_ends_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_manager, "REPORT_EVERY", 0.1)
+    with FakeCluster(brokers=3, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        for number, leader in enumerate((OTHER, LEADER)):
+            cluster.move_leader("t", number, to=leader)
+            cluster.add_follower("t", number, NEAR, rack="b", end=1)
+            cluster.append("t", number, [b"a"])
+        with reading(cluster, client_rack="b", auto_offset_reset="smallest") as (connector, _):
+            eventually(lambda: len(connector.state.followers) == 2, 10, "the followers")
+            cluster.answer("ListOffsets", b"no response", times=10_000, broker=LEADER)
+            add(cluster, "bc")
+            eventually(lambda: connector.lag()[TP] == 3, 10, "the log end of the other leader")
+
+
 def test_what_a_follower_has_damaged_is_not_skipped_later(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -279,13 +279,13 @@ class LoadMeter:
         self, positions: Mapping[TopicPartition, PartitionPosition], now: float
     ) -> dict[TopicPartition, PartitionLoad]:
         """Return the loads of partitions that were fetched twice. ``now`` in monotonic seconds."""
-        known = {tp: one for tp, one in positions.items() if one.cursor.log_end >= 0 and one.lag >= 0}
+        known = {tp: one for tp, one in positions.items() if one.cursor.known_end >= 0 and one.lag >= 0}
         fetched = {one.thread for one in known.values() if self._was_fetched(one)}
         full = {one.thread for one in known.values() if _is_unread(one)} - fetched
         found: dict[TopicPartition, PartitionLoad] = {}
         seen: dict[PartitionPosition, _Seen] = {}
         for tp, position in known.items():
-            before, end, lag = self._before.get(position), position.cursor.log_end, float(position.lag)
+            before, end, lag = self._before.get(position), position.cursor.known_end, float(position.lag)
             if before is None or now <= before.at:
                 seen[position] = before or _Seen(end, position.cursor.fetched, now)
                 continue
@@ -303,7 +303,7 @@ class LoadMeter:
 
     def _was_fetched(self, position: PartitionPosition) -> bool:
         before = self._before.get(position)
-        return before is None or (before.end, before.fetched) != (position.cursor.log_end, position.cursor.fetched)
+        return before is None or (before.end, before.fetched) != (position.cursor.known_end, position.cursor.fetched)
 
 
 def _is_unread(position: PartitionPosition) -> bool:
