@@ -6,10 +6,11 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
+from zkconsumer import KafkaStream, MessageAndMetadata
 from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
 from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 

@@ -111,6 +111,9 @@ def utf16_key(text: str) -> bytes:
 Assignment = Mapping[TopicPartition, ThreadId]
 """Who shall own what, for the whole group."""
 
+EARLIEST, LATEST = -2, -1
+"""In place of a time, these ask brokers for a log's beginning and its end."""
+
 STICKY = "sticky"
 LAG_AWARE = "lag-aware"
 PLACEMENTS = (STICKY, LAG_AWARE)

@@ -19,8 +19,7 @@ from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.kafka import EARLIEST
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import EARLIEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
 MESSAGES = 60

@@ -20,8 +20,7 @@ from tests.interrupts.boundaries import untraced
 from tests.interrupts.sweep import Aftermath
 from tests.interrupts.world import Violation
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.streams import KafkaStream
+from zkconsumer import ConsumerTimeoutException, KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.testing import FakeCluster
 
 TOPIC = "events"

@@ -16,10 +16,10 @@ from tests.interrupts.signals import ring, storm
 from tests.interrupts.sweep import AGAIN, Operation, sweep, told
 from tests.interrupts.world import ELSEWHERE, InterruptedStreams
 from tests.timing import scaled
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream
 
 SAMPLE = 30
 """Boundaries of each operation of readers; a whole sweep has some ten thousand."""

@@ -20,11 +20,12 @@ from tests.interrupts.boundaries import untraced
 from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import CONTROL, NewRecord, batch_bytes
+from zkconsumer import KafkaStream, MergedStreams
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 T = TypeVar("T")

@@ -93,7 +93,20 @@ def _prepare() -> None:
             load(place)
     importlib.import_module("pyarrow")
     # before the forks, and because two tasks must not import one module at a time
-    for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations", "cli"):
+    rooms = (
+        "balance",
+        "cli",
+        "connector",
+        "core",
+        "fetch",
+        "kafka",
+        "member",
+        "offsets",
+        "operations",
+        "streams",
+        "wiring",
+    )
+    for part in rooms:
         package = importlib.import_module(f"zkconsumer.{part}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)

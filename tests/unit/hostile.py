@@ -17,6 +17,7 @@ import google_crc32c
 
 from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from zkconsumer import KafkaStream
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.compression import SNAPPY, ZSTD
@@ -24,8 +25,8 @@ from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 MB = 1 << 20
 LIMIT = 64 * MB

@@ -14,7 +14,6 @@ from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry_policy import Retry
-from zkconsumer.connector import lifecycle
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
@@ -52,17 +51,13 @@ def test_a_run_may_end_while_a_shutdown_looks_at_it(
         target=lambda: connector.run(lambda _: began.set(), "events", concurrency=2), name="run", daemon=True
     )
 
-    class EndsMeanwhile(type):
-        def __instancecheck__(cls, one: object) -> bool:
-            found = isinstance(one, BalancedRun)
-            if found:
-                running.join(scaled(10))
-            return found
+    def ends_meanwhile(run: BalancedRun) -> None:
+        if threading.current_thread() is not running:
+            running.join(scaled(10))
+        give_back(run)
 
-    class Looked(metaclass=EndsMeanwhile):
-        pass
-
-    monkeypatch.setattr(lifecycle, "BalancedRun", Looked)
+    give_back = BalancedRun.give_back
+    monkeypatch.setattr(BalancedRun, "give_back", ends_meanwhile)
     running.start()
     assert began.wait(scaled(10))
     connector.shutdown()

@@ -14,7 +14,7 @@ from zkconsumer import ConsumerTimeoutException, Whitelist, ZookeeperConsumerCon
 from zkconsumer.member.connector_state import StandstillLog
 from zkconsumer.model import TopicPartition, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.testing import FakeCluster
 from zkconsumer.wiring.member_lifecycle import WHY_LASTS, GroupMember
 

@@ -18,7 +18,7 @@ from tests.timing import scaled
 from zkconsumer.kafka.connection import Connection
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import SLICE, Answer, Request, WakeFlag
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from tests.streams import new_stream, valid_lease
 from tests.unit.streams.bench import record_batch
+from zkconsumer import KafkaStream, MergedStreams
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
+from zkconsumer.streams.stream_queue import StreamQueue
 
 KEY: StreamKey = (ANY_TOPIC, 0)
 

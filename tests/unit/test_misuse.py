@@ -13,10 +13,9 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerConfig, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer import ConsumerConfig, KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, PartitionNotOwnedError
 from zkconsumer.model import partition_of
-from zkconsumer.streams import KafkaStream
 from zkconsumer.testing import FakeCluster
 
 NOW = 1_795_000_000_000

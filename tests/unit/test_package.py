@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import shutil
 import sys
 import zipfile
@@ -9,29 +11,92 @@ from pathlib import Path
 
 import pytest
 
+import zkconsumer
 from tests.programs import run_python
+from zkconsumer.testing import FakeCluster
 from zkconsumer.version import refuse_free_threaded_builds
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = {"confluent_kafka", "numpy", "opentelemetry", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
-APART = {
-    "zkconsumer.cli",
-    "zkconsumer.devcluster",
-    "zkconsumer.prometheus",
-    "zkconsumer.spark",
-    "zkconsumer.testing",
-    "zkconsumer.tracing",
-}
 SPARED = {"asyncio", "email", "http", "importlib.metadata", "multiprocessing", "sysconfig", "urllib.request"}
 """Modules of the standard library that few members need. Together they take 6 MiB of each process."""
+APART = {
+    "cli",
+    "devcluster",
+    "member.coordinator",
+    "operations",
+    "prometheus",
+    "service",
+    "spark",
+    "testing",
+    "tracing",
+}
+APART |= {"balance.balanced_run", "kafka.arrow_columns", "kafka.channel_security", "offsets.database_store"}
+"""Rooms and modules of ours that a plain loop over a group in ZooKeeper does without."""
+
+PLAIN_LOOP = """
+import json, sys
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+
+seen = [list(sys.modules)]
+config = ConsumerConfig(zookeeper_connect=sys.argv[1], group_id="g", auto_offset_reset="smallest")
+with ZookeeperConsumerConnector(config) as connector:
+    seen.append(list(sys.modules))
+    for message in connector.create_message_streams({"t": 1})["t"][0]:
+        break
+print(json.dumps([*seen, list(sys.modules)]))
+"""
 
 
-def test_importing_the_package_loads_nothing_optional(tmp_path: Path) -> None:
-    program = "import sys; before = set(sys.modules); import zkconsumer; print(*(sys.modules.keys() - before))"
-    loaded = set(run_python("-c", program, folder=tmp_path).stdout.split())
+def ours(modules: set[str]) -> set[str]:
+    """Modules of the package. Those of the data plane have two names if they are compiled, and count as one room."""
+    return {name for name in modules if name.startswith("zkconsumer") and not name.startswith("zkconsumer.data_plane.")}
 
-    assert "zkconsumer.connector.zookeeper_connector" in loaded
-    assert not loaded & (OPTIONAL | APART | SPARED)
+
+def test_a_plain_loop_loads_few_modules_and_none_while_it_runs(tmp_path: Path) -> None:
+    """At most 90 with the import. The constructor loads the rest, so that no rebalance waits for an import."""
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        cluster.append("t", 0, [b"a"])
+        done = run_python("-c", PLAIN_LOOP, cluster.zookeeper_connect, folder=tmp_path)
+    imported, built, ended = map(set, json.loads(done.stdout))
+
+    assert len(ours(imported)) == 30, sorted(ours(imported))
+    assert not imported & (SPARED | OPTIONAL | {"cramjam", "kazoo", "regex"})
+    assert len(ours(built)) == 140, sorted(ours(built))
+    assert not built & (SPARED | OPTIONAL | {f"zkconsumer.{name}" for name in APART})
+    assert not ours(ended) - ours(built)
+
+
+def test_every_public_name_is_there_and_no_other_is_listed() -> None:
+    assert dir(zkconsumer) == sorted(zkconsumer.__all__)
+    for name in zkconsumer.__all__:
+        assert getattr(zkconsumer, name) is getattr(zkconsumer, name), name
+    kinds = [one for name in zkconsumer.__all__ if isinstance(one := getattr(zkconsumer, name), type)]
+    assert pickle.loads(pickle.dumps(kinds)) == kinds
+
+
+def test_threads_load_public_names_at_the_same_time(tmp_path: Path) -> None:
+    """Each begins with another name, and Python refuses imports that wait for each other."""
+    program = """
+import sys, threading, zkconsumer
+names, errors, together = zkconsumer.__all__, [], threading.Barrier(8)
+sys.setswitchinterval(1e-5)
+def load(first):
+    together.wait()
+    try:
+        if first % 2:
+            zkconsumer.ZookeeperConsumerConnector(zookeeper_connect="a:1", group_id="g")
+        for number in range(len(names)):
+            getattr(zkconsumer, names[(first * 7 + number) % len(names)])
+    except BaseException as error:
+        errors.append(repr(error))
+threads = [threading.Thread(target=load, args=(n,)) for n in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(errors)
+"""
+    assert run_python("-c", program, folder=tmp_path).stdout.strip() == "[]"
 
 
 def test_importing_the_package_starts_no_thread(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import zkconsumer
 from tests.simulation.known_bugs import HERE as KNOWN_BUGS
 from tests.streams import new_stream
 from tests.timing import scaled
-from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 ROOT = Path(__file__).parent.parent.parent

@@ -32,24 +32,7 @@ from zkconsumer.assignors.group_strategy import strategy_conflict as concern
 from zkconsumer.assignors.scala_assignors import RangeAssignor, RoundRobinAssignor
 
 __all__ = [
-    "ADVERTISED",
-    "ENTRY_POINT_GROUP",
-    "NO_RACKS",
-    "AssignmentError",
-    "Assignor",
-    "Member",
-    "Members",
-    "OnlyAssignor",
-    "Partitions",
-    "Racks",
-    "RangeAssignor",
-    "RoundRobinAssignor",
-    "advertisement",
-    "assignment_strategy",
-    "assignor",
-    "concern",
-    "java_hash",
-    "known_assignors",
-    "machines",
-    "threads_by_topic",
-]
+    "ADVERTISED", "ENTRY_POINT_GROUP", "NO_RACKS", "AssignmentError", "Assignor", "Member", "Members", "OnlyAssignor",
+    "Partitions", "Racks", "RangeAssignor", "RoundRobinAssignor", "advertisement", "assignment_strategy", "assignor",
+    "concern", "java_hash", "known_assignors", "machines", "threads_by_topic",
+]  # fmt: skip

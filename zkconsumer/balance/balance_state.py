@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.metrics import BucketsValue
@@ -133,17 +133,6 @@ class BalanceState:
 def _tells(one: PartitionBalance) -> bool:
     counts = (one.unfinished, one.in_hand, one.finished_beyond, one.parked, one.dead, one.lent, one.lender)
     return one.held is not None or any(counts) or bool(one.stopped)
-
-
-@runtime_checkable
-class ShowsBalance(Protocol):
-    """A run with ``concurrency``, as those see it that show what it does. Any thread, also a signal handler."""
-
-    def state(self) -> BalanceState:
-        """Return what the run does at this moment."""
-
-    def problems(self) -> tuple[str, ...]:
-        """Return :attr:`BalanceState.problems`, without taking a lock."""
 
 
 RunEnd = Literal["until", "timeout", "shutdown", "signal"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
-from zkconsumer.balance.work import Work
 from zkconsumer.streams.message import K, MessageAndMetadata, V
+
+if TYPE_CHECKING:
+    from zkconsumer.balance.work import Work
 
 
 class MessageFailed(Exception):

@@ -19,7 +19,8 @@ from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, QueueBudget
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.stream_queue import Chunk
 from zkconsumer.zookeeper.lease import Lease
 

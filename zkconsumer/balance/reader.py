@@ -39,7 +39,7 @@ from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.stream_queue import Chunk
 

@@ -33,7 +33,7 @@ from zkconsumer.streams.member_streams import ANY_TOPIC
 
 if TYPE_CHECKING:
     from zkconsumer.cluster.offset_lookup import OffsetLookup
-    from zkconsumer.streams import KafkaStream
+    from zkconsumer.streams.kafka_stream import KafkaStream
     from zkconsumer.wiring import GroupMember
 
 log = logging.getLogger(__name__)

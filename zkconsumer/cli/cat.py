@@ -22,7 +22,7 @@ from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.streams import MessageAndMetadata
+from zkconsumer.streams.message import MessageAndMetadata
 
 DESCRIPTION = """\
 Prints the messages of a topic, from the beginning to the present end, and disturbs

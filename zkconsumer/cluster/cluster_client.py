@@ -31,7 +31,7 @@ from zkconsumer.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel, Security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, ClusterSeen, cluster_of
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -117,6 +117,15 @@ def zookeeper_session(
     )
 
 
+def security_of(config: ConsumerConfig) -> Security | None:
+    """Return TLS and the login of channels to brokers, None for neither. Raises: as :class:`BrokerChannels`."""
+    if not config.uses_tls and not config.uses_sasl:
+        return None
+    from zkconsumer.kafka.channel_security import channel_security
+
+    return channel_security(config)
+
+
 class BrokerChannels:
     """Makes channels to brokers. Any thread.
 
@@ -126,7 +135,7 @@ class BrokerChannels:
     """
 
     def __init__(self, config: ConsumerConfig, socket_timeout: float) -> None:
-        self.security = channel_security(config)
+        self.security = security_of(config)
         self._client_id = config.client_id
         self._socket_timeout = socket_timeout
         self._receive_buffer = config.socket_receive_buffer_bytes

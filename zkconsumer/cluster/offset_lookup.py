@@ -11,9 +11,8 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from threading import Event
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from zkconsumer.core.migration_plan import LogRange
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -22,11 +21,14 @@ from zkconsumer.errors import (
     RegistryError,
     UnknownTopicError,
 )
-from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel, ClusterMetadata
+from zkconsumer.kafka import BrokerChannel, ClusterMetadata
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.cluster_metadata import topics_of
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import EARLIEST, LATEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from zkconsumer.core.migration_plan import LogRange
 
 T = TypeVar("T")
 _SIMILAR_WITHIN = 1.0
@@ -156,6 +158,8 @@ class OffsetLookup:
 
     def logs(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, LogRange]:
         """Return the log of each partition. Raises as :meth:`find`."""
+        from zkconsumer.core.migration_plan import LogRange
+
         ends = self.find(dict.fromkeys(partitions, LATEST), deadline)
         starts = self.find(dict.fromkeys(partitions, EARLIEST), deadline)
         # the start may have moved beyond the end, which was read before it

@@ -44,9 +44,9 @@ from zkconsumer.offsets.committer import NOT_ANSWERED
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
-from zkconsumer.streams.message import Decoder, K, V, message_class
+from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.message import Decoder, K, V
 from zkconsumer.wiring import GroupMember, consumer_id
 from zkconsumer.wiring.member_parts import read_timeout
 
@@ -143,8 +143,7 @@ class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
 
         As :meth:`ZookeeperConsumerConnector.create_message_streams`. If it is cancelled, the connector is shut down.
         """
-        message = message_class(key_decoder, value_decoder)
-        made = await self._join(partial(self._subscription.create, topics, message, until))
+        made = await self._join(partial(self._subscription.create, topics, (key_decoder, value_decoder), until))
         return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
 
     async def create_message_streams_by_filter(
@@ -155,8 +154,8 @@ class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
         value_decoder: Decoder[V] | None = None,
     ) -> list[AsyncStream[K | None, V | None]]:
         """Join the group for all topics that a filter allows, and return ``streams`` streams over them."""
-        message = message_class(key_decoder, value_decoder)
-        made = await self._join(partial(self._subscription.create_by_filter, topic_filter, streams, message))
+        create, decoders = self._subscription.create_by_filter, (key_decoder, value_decoder)
+        made = await self._join(partial(create, topic_filter, streams, decoders))
         return [self._reading(stream) for stream in made]
 
     async def add_topics(
@@ -174,7 +173,7 @@ class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
             return await self.create_message_streams(topics, key_decoder, value_decoder)
         member, subscription = self.lifecycle.live(), self._subscription
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
-        add = partial(subscription.add, topics, message_class(key_decoder, value_decoder), deadline, held)
+        add = partial(subscription.add, topics, (key_decoder, value_decoder), deadline, held)
         made = await self._join(add, partial(_leave_again, member, subscription, list(topics)), deadline)
         return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
 

@@ -13,19 +13,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkconsumer.balance.until import requested_end
-from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.connector.lifecycle import Lifecycle
-from zkconsumer.core.topic_filter import INTERNAL_TOPICS
-from zkconsumer.kafka import EARLIEST, LATEST
-from zkconsumer.model import PartitionLike, TopicPartition, partitions_of
+from zkconsumer.model import EARLIEST, LATEST, PartitionLike, TopicPartition, partitions_of
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams.message import Decoder, K, V, message_class
-from zkconsumer.wiring.groupless_reader import PartitionReading, PartitionStream
+
+if TYPE_CHECKING:
+    from zkconsumer.cluster.offset_lookup import OffsetLookup
+    from zkconsumer.streams.message import Decoder, K, V
+    from zkconsumer.wiring.groupless_reader import PartitionStream
 
 _NUMBERS = count()
 
@@ -46,6 +44,8 @@ class ClusterQueries:
         Raises: :class:`BrokerUnavailableError` if no broker answered in time, :class:`RegistryUnavailableError`;
         :class:`ConnectorClosedException`.
         """
+        from zkconsumer.core.topic_filter import INTERNAL_TOPICS
+
         with self._lookup(timeout) as (lookup, deadline):
             found = lookup.topics(deadline)
         return found - INTERNAL_TOPICS if self.lifecycle.config.exclude_internal_topics else found
@@ -100,6 +100,10 @@ class ClusterQueries:
         Raises: as :meth:`topics`; :class:`UnknownTopicError` for a topic that no broker knows after ``timeout``;
         ValueError and TypeError for arguments that make no sense.
         """
+        from zkconsumer.balance.until import requested_end
+        from zkconsumer.streams.message import message_class
+        from zkconsumer.wiring.groupless_reader import PartitionReading
+
         wanted = partitions if isinstance(partitions, str) else partitions_of(partitions)
         if not wanted:
             raise ValueError("read: no partition is named")
@@ -135,6 +139,8 @@ class ClusterQueries:
         if member is not None:
             yield member.lookup, deadline
             return
+        from zkconsumer.cluster.cluster_client import ClusterClient
+
         config = self.lifecycle.config
         with ClusterClient(config, socket_timeout=config.socket_timeout_ms / 1000) as client:
             yield client.open(deadline).lookup, deadline

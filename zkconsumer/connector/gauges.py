@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.runtime.metrics import MetricName, Value
 from zkconsumer.version import VERSION
-from zkconsumer.wiring import GroupMember
+
+if TYPE_CHECKING:
+    from zkconsumer.balance.balance_state import BalanceState
+    from zkconsumer.wiring.member_lifecycle import GroupMember
 
 _Found = Iterator[tuple[MetricName, Value]]
 CONNECTOR = ("kafka.consumer", "ZookeeperConsumerConnector")

@@ -20,7 +20,6 @@ from typing import Any
 
 from zkconsumer.balance.balance_state import RunEnd, RunSummary
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
-from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.open_partition import ReadLimits
@@ -32,15 +31,14 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.connector.partition_control import commit
 from zkconsumer.connector.signal_shutdown import ShutdownOnSignal
-from zkconsumer.connector.subscribed_streams import RunWay, Subscription
+from zkconsumer.connector.subscribed_streams import Decoders, RunWay, Subscription
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConfigException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import read_settings
-from zkconsumer.streams.message import Decoder, message_class
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
@@ -48,9 +46,7 @@ from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], object]
-Decoders = tuple[Decoder[object] | None, Decoder[object] | None]
 EXECUTORS = ("threads", "processes", "asyncio")
-DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 SLICE = 0.5
@@ -142,20 +138,19 @@ class HandlerLoop:
         """Create the streams of ``run(topics=...)``, a stream of each topic for each worker; none without topics."""
         if topics is None:
             return
-        message = message_class(*decoders)
         if isinstance(topics, TopicFilter):
-            self._subscription.create_by_filter(topics, workers, message, way)
+            self._subscription.create_by_filter(topics, workers, decoders, way)
             return
         named = [topics] if isinstance(topics, str) else topics
         wanted = named if isinstance(named, Mapping) else dict.fromkeys(named, workers)
         if not wanted:
             raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
-        self._subscription.create(wanted, message, way=way)
+        self._subscription.create(wanted, decoders, way=way)
 
     def complete(self, run: WorkerRun | BalancedRun, guard: ShutdownOnSignal | None) -> RunEnd:
         """Run to the end, and return its cause. Raises what went wrong."""
         life = self._lifecycle
-        life.running = run
+        life.running, life.balanced_run = run, run if isinstance(run, BalancedRun) else None
         try:
             run.until_the_end()
             life.end.raise_failure()
@@ -168,7 +163,7 @@ class HandlerLoop:
                 raise
             return "timeout"
         finally:
-            life.running = None
+            life.running = life.balanced_run = None
 
     def made_run(
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None

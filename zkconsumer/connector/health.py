@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from zkconsumer.balance.balance_state import ShowsBalance
 from zkconsumer.connector.lifecycle import Closing, Lifecycle
-from zkconsumer.member.group_thread import CoordinationHealth
-from zkconsumer.wiring import GroupMember
+
+if TYPE_CHECKING:
+    from zkconsumer.member.group_thread import CoordinationHealth
+    from zkconsumer.wiring.member_lifecycle import GroupMember
 
 SILENT = 60.0
 """Seconds beyond the limits of requests for which a thread may be busy with one thing before it counts as stuck."""
@@ -67,8 +69,8 @@ def health_of(lifecycle: Lifecycle) -> Health:
         return _ending(end)
     if member is None:
         return Health((), ("no streams were created yet",))
-    run = lifecycle.running
-    problems = run.problems() if isinstance(run, ShowsBalance) else ()
+    run = lifecycle.balanced_run
+    problems = () if run is None else run.problems()
     found = Health(tuple(_failures(member)), (*_obstacles(member), *problems))
     # a shutdown that began meanwhile has ended some of the threads
     return _ending(end) if end.begun else found

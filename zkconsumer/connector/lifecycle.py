@@ -16,12 +16,9 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread, get_native_id, main_thread
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakSet
 
-from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
-from zkconsumer.balance.balanced_run import BalancedRun
-from zkconsumer.cluster.cluster_client import CLOSE_WITHIN as CLOSE_READING_WITHIN
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -32,12 +29,16 @@ from zkconsumer.errors import (
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime import fork_guard
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.groupless_reader import PartitionReading
+
+if TYPE_CHECKING:
+    from zkconsumer.balance.balance_state import BalanceState
+    from zkconsumer.balance.balanced_run import BalancedRun
+    from zkconsumer.ownership.partition_position import PartitionPosition
+    from zkconsumer.wiring.groupless_reader import PartitionReading
+    from zkconsumer.wiring.member_lifecycle import GroupMember
 
 CLOSE_WITHIN = 5.0
 """Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns by default, in any state of ZooKeeper and
@@ -164,6 +165,8 @@ class Lifecycle:
         self.member: GroupMember | None = None
         self.running: Run | None = None
         """The call of ``run`` that is under way."""
+        self.balanced_run: BalancedRun | None = None
+        """The same, if it has ``concurrency``."""
         self.readings: WeakSet[PartitionReading] = WeakSet()
         """The reads of partitions that are open, or were; they end with the connector."""
         self.restorers: list[Callable[[], None]] = []
@@ -213,8 +216,8 @@ class Lifecycle:
     @property
     def balance(self) -> BalanceState | None:
         """The state of a run with ``concurrency``, None while there is no such run."""
-        run = self.running
-        return run.state() if isinstance(run, ShowsBalance) else None
+        run = self.balanced_run
+        return None if run is None else run.state()
 
     # ---- the end
 
@@ -279,8 +282,8 @@ class Lifecycle:
 
     def _settle_balanced(self, finished: bool) -> None:
         """Settle the messages of the calling handler, in a run with ``concurrency``: it asks for no more."""
-        running = self.running  # once, as in _close
-        if isinstance(running, BalancedRun):
+        running = self.balanced_run  # once, as in _close
+        if running is not None:
             running.settle_in_hand(get_native_id(), finished)
 
     def _close_in_background(self) -> None:
@@ -295,10 +298,10 @@ class Lifecycle:
         failure, complete = None, False
         try:
             for reading in list(self.readings):
-                reading.close(min(self.end.remaining, CLOSE_READING_WITHIN))
+                reading.close(self.end.remaining)
             if self.member is not None:
-                running = self.running  # once: the thread of the run sets it to None when the run ends
-                if isinstance(running, BalancedRun):
+                running = self.balanced_run  # once: the thread of the run sets it to None when the run ends
+                if running is not None:
                     running.give_back()  # while the session still lives
                 self._settle_balanced(finished)
                 self.member.close(deadline or Deadline(self.end.remaining), finished=finished)
@@ -324,8 +327,8 @@ class Lifecycle:
         self.end.end()
         for restore in self.restorers:
             restore()
-        if isinstance(self.running, BalancedRun):
-            self.running.left_to_parent()
+        if self.balanced_run is not None:
+            self.balanced_run.left_to_parent()
         if member is not None:
             member.delivery.left_to_parent(self.forked)
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from threading import get_native_id
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.lifecycle import Lifecycle
@@ -25,14 +25,15 @@ from zkconsumer.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from zkconsumer.kafka import EARLIEST, LATEST
 from zkconsumer.member.connector_state import ConnectorState
-from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
-from zkconsumer.offsets.commit_schedule import GivenOffset
-from zkconsumer.offsets.committer import Committer
-from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
+from zkconsumer.model import EARLIEST, LATEST, PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.metrics import MetricName, Value
+
+if TYPE_CHECKING:
+    from zkconsumer.offsets.commit_schedule import GivenOffset
+    from zkconsumer.offsets.committer import Committer
+    from zkconsumer.ownership.partition_position import Held, PartitionPosition
+    from zkconsumer.runtime.metrics import MetricName, Value
 
 log = logging.getLogger(__name__)
 
@@ -361,7 +362,7 @@ def begin_commit(
         done.set_result(None)
         return done, deadline
     asked = committer.begin_commit(held, deadline, given)
-    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+    asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else {}))
     return done, deadline
 
 
@@ -394,7 +395,7 @@ def _committer(
 def _held_here(lifecycle: Lifecycle) -> Held:
     """Return the messages that the calling thread has in its hands."""
     member = lifecycle.member
-    return NONE_HELD if member is None else member.held_by(get_native_id())
+    return {} if member is None else member.held_by(get_native_id())
 
 
 def given_offsets(
@@ -406,6 +407,8 @@ def given_offsets(
     """
     if offsets is None:
         return None
+    from zkconsumer.offsets.commit_schedule import GivenOffset
+
     positions = lifecycle.positions()
     return {tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()}
 

@@ -13,13 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import get_native_id
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from zkconsumer.balance.balanced_run import BalancedRun
-from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
-from zkconsumer.balance.waiting_messages import Order
-from zkconsumer.balance.work import Work
 from zkconsumer.connector.gauges import member_gauges
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.core.names import name_problem
@@ -32,18 +28,26 @@ from zkconsumer.errors import (
     RegistryError,
 )
 from zkconsumer.member.events import SubscriptionChanged
-from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.ownership.partition_position import Held
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
-from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.member_streams import ANY_TOPIC
+from zkconsumer.streams.merged_streams import MergedStreams
+from zkconsumer.streams.message import Decoder, message_class
 from zkconsumer.wiring import GroupMember, build_member
 from zkconsumer.wiring.member_parts import read_timeout
 
+if TYPE_CHECKING:
+    from zkconsumer.balance.until import RunEndRequest
+    from zkconsumer.balance.waiting_messages import Order
+    from zkconsumer.balance.work import Work
+    from zkconsumer.member.listener import ConsumerRebalanceListener
+    from zkconsumer.offsets.store import OffsetStore
+    from zkconsumer.ownership.partition_position import Held
+
 Streams = dict[str, list[KafkaStream[Any, Any]]]
-MessageClass = type[MessageAndMetadata[Any, Any]]
+Decoders = tuple[Decoder[object] | None, Decoder[object] | None]
+"""The decoders of keys and of values; None: they stay bytes."""
 
 
 class RunWay(NamedTuple):
@@ -56,6 +60,11 @@ class RunWay(NamedTuple):
     balanced: bool = False
     order: Order | None = None
     advertised: Mapping[str, object] = MappingProxyType({})
+
+    @property
+    def slots_by_key(self) -> bool:
+        """Whether the slots of messages are computed from their keys."""
+        return self.order is None or self.order.value == "key"
 
 
 READ = RunWay()
@@ -94,26 +103,28 @@ class Subscription:
 
     # ---- joining
 
-    def create(
-        self, topics: Mapping[str, int], message: MessageClass, until: Any = None, way: RunWay = READ
-    ) -> Streams:
+    def create(self, topics: Mapping[str, int], decoders: Decoders, until: Any = None, way: RunWay = READ) -> Streams:
         """Join the group, and return new streams of these topics, in thread order.
 
-        Arguments: ``message`` is the class of messages; streams stop at ``until``, as for ``run``; ``way`` is that of
+        Arguments: ``decoders`` of the messages; streams stop at ``until``, as for ``run``; ``way`` is that of
         the run which reads them.
         Raises: as :meth:`ZookeeperConsumerConnector.create_message_streams`.
         """
         check_topics(topics)
-        end = None if until is None else requested_end(until, time.time_ns() // 1_000_000)
+        end = None
+        if until is not None:
+            from zkconsumer.balance.until import requested_end
+
+            end = requested_end(until, time.time_ns() // 1_000_000)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams", way)
-        streams = self._new_streams(member, topics, message)
+        streams = self._new_streams(member, topics, decoders)
         _deliver(member, streams)
         self._join(member, registration, end)
         return streams
 
     def create_by_filter(
-        self, topic_filter: TopicFilter, count: int, message: MessageClass, way: RunWay = READ
+        self, topic_filter: TopicFilter, count: int, decoders: Decoders, way: RunWay = READ
     ) -> list[KafkaStream[Any, Any]]:
         """Join the group, and return new streams of all topics that a filter allows. Raises: as :meth:`create`."""
         if not isinstance(topic_filter, TopicFilter):
@@ -121,7 +132,7 @@ class Subscription:
         check_subscribed(topic_filter.regex, count)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: count})
         member = self._create_once("message streams by filter", way)
-        streams = self._new_streams(member, {ANY_TOPIC: count}, message)
+        streams = self._new_streams(member, {ANY_TOPIC: count}, decoders)
         _deliver(member, streams)
         self._join(member, registration)
         return streams[ANY_TOPIC]
@@ -139,7 +150,7 @@ class Subscription:
             member = build_member(
                 life.config, life.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
-            member.parts.balanced, member.parts.slots_by_key = way.balanced, way.order in (None, Order.KEY)
+            member.parts.balanced, member.parts.slots_by_key = way.balanced, way.slots_by_key
             # the member lives as long as its threads: it must not keep a connector that was dropped
             mine = ref(life)
             member.parts.metrics.gauges(lambda: member_gauges(member, None if (one := mine()) is None else one.balance))
@@ -147,8 +158,8 @@ class Subscription:
             life.begin(member)
             return member
 
-    def _new_streams(self, member: GroupMember, topics: Mapping[str, int], message: MessageClass) -> Streams:
-        ended = self._lifecycle.end.await_stream_end
+    def _new_streams(self, member: GroupMember, topics: Mapping[str, int], decoders: Decoders) -> Streams:
+        ended, message = self._lifecycle.end.await_stream_end, message_class(*decoders)
         return {topic: member.streams(topic, count, message, ended) for topic, count in topics.items()}
 
     def _join(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
@@ -159,6 +170,8 @@ class Subscription:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
             member.open(registration)
             if end is not None:
+                from zkconsumer.balance.until import stop_streams_at
+
                 stop_streams_at(end, member)
         except BaseException as e:
             interrupted = life.end.begun
@@ -172,7 +185,7 @@ class Subscription:
 
     # ---- changing
 
-    def add(self, topics: Mapping[str, int], message: MessageClass, deadline: Deadline, held: Held) -> Streams:
+    def add(self, topics: Mapping[str, int], decoders: Decoders, deadline: Deadline, held: Held) -> Streams:
         """Subscribe to further topics, and return their streams once the group knows.
 
         Arguments: as for :meth:`create`; the messages that the caller ``held`` count as finished.
@@ -184,7 +197,7 @@ class Subscription:
 
         def ask() -> Request[None]:
             self._check_new(added)
-            streams.update(self._new_streams(member, added, message))
+            streams.update(self._new_streams(member, added, decoders))
             made = [stream for some in streams.values() for stream in some]
             return self._ask(
                 member,
@@ -208,11 +221,11 @@ class Subscription:
         Raises: as :meth:`ZookeeperConsumerConnector.unsubscribe`.
         """
         leaving = frozenset([topics] if isinstance(topics, str) else topics)
-        member, run, works = self._lifecycle.live(), self._lifecycle.running, self._works_in_hand()
+        member, run, works = self._lifecycle.live(), self._lifecycle.balanced_run, self._works_in_hand()
         done = [work for work in works if work.ledger.position.tp.topic in leaving]
 
         def finish() -> None:
-            if done and isinstance(run, BalancedRun):
+            if done and run is not None:
                 run.finish(done)  # the group thread waits for messages in hand
 
         def left() -> None:
@@ -239,8 +252,8 @@ class Subscription:
 
     def _works_in_hand(self) -> Sequence[Work]:
         """Return the messages of the calling handler, in a balanced run."""
-        run = self._lifecycle.running
-        return run.in_hand_of(get_native_id()) if isinstance(run, BalancedRun) else ()
+        run = self._lifecycle.balanced_run
+        return () if run is None else run.in_hand_of(get_native_id())
 
     def _change(self, member: GroupMember, ask: Callable[[], Request[None]], deadline: Deadline) -> None:
         try:
@@ -306,6 +319,11 @@ class Subscription:
             timeout = read_timeout(self._lifecycle.config)
             self._merged = self.merge(lambda: [stream for _, _, stream in delivery.streams()], timeout)
         return self._merged
+
+    def merge_chosen(self, streams: Sequence[KafkaStream[Any, Any]]) -> MergedStreams[Any, Any]:
+        """Return these streams as one, which ends with the last of them. Raises: as :meth:`serving_member`."""
+        chosen = list(streams)
+        return self.merge(lambda: chosen, read_timeout(self._lifecycle.config), lasting=lambda: False)
 
     def merge(
         self,

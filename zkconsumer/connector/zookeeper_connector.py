@@ -18,34 +18,30 @@ from threading import get_native_id
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from zkconsumer.balance.balance_state import BalanceState, RunSummary
-from zkconsumer.balance.balanced_run import BalancedOptions
-from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.handler_check import check_options
-from zkconsumer.balance.retry_policy import Retry
-from zkconsumer.balance.until import checked_end
-from zkconsumer.balance.waiting_messages import order_named
-from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
-from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop, share_keys
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.partition_control import PartitionControl
-from zkconsumer.connector.signal_shutdown import shutdown_on_signal
-from zkconsumer.connector.subscribed_streams import RunWay, Subscription
 from zkconsumer.core.foreign_names import NamesMissingMethods
-from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.streams import KafkaStream, MergedStreams
-from zkconsumer.streams.message import Decoder, K, V, message_class
-from zkconsumer.wiring import consumer_id
-from zkconsumer.wiring.member_parts import read_timeout
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
+
+    from zkconsumer.balance.balance_state import BalanceState, RunSummary
+    from zkconsumer.balance.dead_letters import DeadLetterTarget
+    from zkconsumer.balance.retry_policy import Retry
+    from zkconsumer.balance.work import Executor
+    from zkconsumer.connector.handler_loop import Handler
+    from zkconsumer.core.topic_filter import TopicFilter
+    from zkconsumer.member.listener import ConsumerRebalanceListener
+    from zkconsumer.offsets.store import OffsetStore
+    from zkconsumer.streams.kafka_stream import KafkaStream
+    from zkconsumer.streams.merged_streams import MergedStreams
+    from zkconsumer.streams.message import Decoder, K, V
+
+DEFAULT_LIMIT = FailureLimit()
 
 
 class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingMethods):
@@ -72,12 +68,15 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
             self.config = config.replace(**properties) if properties else config
         else:
             self.config = ConsumerConfig(config, **properties)
+        # Loaded here and not with the package. Later, a rebalance or a signal handler would wait for the import.
+        from zkconsumer.connector.subscribed_streams import Subscription
+        from zkconsumer.wiring.builder import consumer_id
+
         self.consumer_id = consumer_id(self.config)
         lifecycle = Lifecycle(self.config, self.consumer_id)
         PartitionControl.__init__(self, lifecycle)
         ClusterQueries.__init__(self, lifecycle)
         self._subscription = Subscription(lifecycle, offset_store)
-        self._loop = HandlerLoop(lifecycle, self._subscription)
 
     # ---- streams ----
 
@@ -110,7 +109,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         :class:`ConsumerRebalanceFailedException`, :class:`BrokerUnavailableError` if ends cannot be looked up (the
         connector is shut down then); ValueError and TypeError for a bad topic, number or end.
         """
-        return self._subscription.create(topics, message_class(key_decoder, value_decoder), until)
+        return self._subscription.create(topics, (key_decoder, value_decoder), until)
 
     def add_topics(
         self,
@@ -135,7 +134,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
             return self.create_message_streams(topics, key_decoder, value_decoder)
         member = self.lifecycle.live()
         deadline, held = member.change_deadline(timeout), member.held_by(get_native_id())
-        return self._subscription.add(topics, message_class(key_decoder, value_decoder), deadline, held)
+        return self._subscription.add(topics, (key_decoder, value_decoder), deadline, held)
 
     def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams.
@@ -163,7 +162,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         Arguments: decoders as for :meth:`create_message_streams`.
         Raises: as :meth:`create_message_streams`.
         """
-        return self._subscription.create_by_filter(topic_filter, streams, message_class(key_decoder, value_decoder))
+        return self._subscription.create_by_filter(topic_filter, streams, (key_decoder, value_decoder))
 
     # ---- reading all streams ----
 
@@ -181,8 +180,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         """
         if streams is None:
             return self._subscription.all_streams()
-        chosen = list(streams)
-        return self._subscription.merge(lambda: chosen, read_timeout(self.config), lasting=lambda: False)
+        return self._subscription.merge_chosen(streams)
 
     def run(
         self,
@@ -246,7 +244,17 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        loop, decoders = self._loop, (key_decoder, value_decoder)
+        from zkconsumer.balance.balance_state import RunSummary
+        from zkconsumer.balance.balanced_run import BalancedOptions
+        from zkconsumer.balance.handler_check import check_options
+        from zkconsumer.balance.retry_policy import Retry
+        from zkconsumer.balance.until import checked_end
+        from zkconsumer.balance.waiting_messages import order_named
+        from zkconsumer.connector.handler_loop import HandlerLoop, share_keys
+        from zkconsumer.connector.signal_shutdown import shutdown_on_signal
+        from zkconsumer.connector.subscribed_streams import RunWay
+
+        loop, decoders = HandlerLoop(self.lifecycle, self._subscription), (key_decoder, value_decoder)
         kept = loop.check(order, workers, concurrency, topics, decoders)
         check_options(concurrency, order, executor, batch, retry, failure_limit, dead_letter)
         end = checked_end(until, concurrency, topics, time.time_ns() // 1_000_000)

@@ -22,9 +22,9 @@ from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
-from zkconsumer.kafka import LATEST, CorruptRecordsError
+from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import LATEST, Endpoint, TopicPartition
 from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

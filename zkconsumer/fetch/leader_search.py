@@ -14,8 +14,8 @@ from time import monotonic
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.fetch_settings import FetchSettings
-from zkconsumer.kafka import LATEST, BrokerChannel, error_codes
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.model import LATEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 

@@ -20,8 +20,9 @@ from zkconsumer.fetch.broker_failures import note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.kafka import EARLIEST, LATEST, ListedOffset
+from zkconsumer.kafka import ListedOffset
 from zkconsumer.kafka import error_codes as codes
+from zkconsumer.model import EARLIEST, LATEST
 from zkconsumer.ownership.fetch_cursor import FetchCursor
 
 log = logging.getLogger(__name__)

@@ -7,28 +7,13 @@ decide what to ask and when. Threads: see ``broker_channel.py``; everything else
 
 from zkconsumer.data_plane.fetch_response import FetchResponse, PartitionResponse
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.broker_channel import EARLIEST, LATEST, BrokerChannel, Security
-from zkconsumer.kafka.channel_security import channel_security
+from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.connection import choose_endpoint
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchPosition, FetchRequest, ListedOffset
 
 __all__ = [
-    "EARLIEST",
-    "LATEST",
-    "BrokerChannel",
-    "ClusterMetadata",
-    "CorruptRecordsError",
-    "EpochEndResponse",
-    "FetchPosition",
-    "FetchRequest",
-    "FetchResponse",
-    "ListedOffset",
-    "PartitionResponse",
-    "RecordBatch",
-    "Security",
-    "batches",
-    "channel_security",
-    "choose_endpoint",
+    "BrokerChannel", "ClusterMetadata", "CorruptRecordsError", "EpochEndResponse", "FetchPosition", "FetchRequest",
+    "FetchResponse", "ListedOffset", "PartitionResponse", "RecordBatch", "Security", "batches", "choose_endpoint",
     "error_codes",
-]
+]  # fmt: skip

@@ -22,17 +22,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import accumulate, islice
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from zkconsumer.data_plane import COMPILED
 from zkconsumer.data_plane.columns import SMALLEST_RECORD, ColumnMemory, RowScanner
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.kafka.record_batch import FROM_ANYWHERE, LARGEST_MS, Block, RecordBatch, StrangeBytesError, block
 from zkconsumer.model import TopicPartition
-
-if TYPE_CHECKING:
-    from zkconsumer.kafka.record_batch import Block
-
 
 _KEPT_ARRAYS = 12
 _KEPT_BYTES = 1024 * 1024  # of each array: many long names must not stay in memory

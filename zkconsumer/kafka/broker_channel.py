@@ -24,7 +24,7 @@ from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema
 from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
-from zkconsumer.model import Endpoint, TopicPartition, new_tuple
+from zkconsumer.model import EARLIEST, Endpoint, TopicPartition, new_tuple
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.protocol_probe import instead_of_broker
 
@@ -35,8 +35,6 @@ _BUFFER = 256 * 1024
 _SMALL = 16 * 1024  # received together with a head; enough for a response with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # the receive buffer grows up to this
 _LARGEST_TOKEN = 1024 * 1024
-EARLIEST, LATEST = -2, -1
-"""In place of a time, these ask for a log's beginning and its end."""
 LARGEST_ANSWER = 100 * 1024 * 1024
 """Bytes of one batch, unless more is asked for: brokers take no larger request (``socket.request.max.bytes``)."""
 _BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in a fetch response

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
-from zkconsumer.zookeeper.fenced_writes import Outcome
-from zkconsumer.zookeeper.session import SessionChanged
+
+if TYPE_CHECKING:
+    from zkconsumer.ownership.partition_position import Held, PartitionPosition
+    from zkconsumer.zookeeper.fenced_writes import Outcome
+    from zkconsumer.zookeeper.session import SessionChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +157,7 @@ class ListenerReturned:
     """A call of the application's listener has returned."""
 
 
-Event = (
-    SessionChanged
-    | NodeChanged
-    | StartsFound
-    | StartsResolved
-    | StartsStored
-    | CommitsRefused
-    | OffsetsMoved
-    | SeekRequested
-    | SubscriptionChanged
-    | LookAgain
-    | ListenerReturned
-    | StopRequested
+Event: TypeAlias = (
+    "SessionChanged | NodeChanged | StartsFound | StartsResolved | StartsStored | CommitsRefused | OffsetsMoved"
+    "| SeekRequested | SubscriptionChanged | LookAgain | ListenerReturned | StopRequested"
 )

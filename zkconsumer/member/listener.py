@@ -19,12 +19,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.member.connector_state import LISTENERS
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from zkconsumer.ownership.partition_position import PartitionPosition
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Self, TypeVar
 
-from zkconsumer.cluster.cluster_client import BrokerChannels, ClusterClient
+from zkconsumer.cluster.cluster_client import BrokerChannels, ClusterClient, security_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -26,9 +26,9 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.kafka import EARLIEST, LATEST, BrokerChannel, channel_security
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import EARLIEST, LATEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection
@@ -63,7 +63,7 @@ class RenewedChannels(BrokerChannels):
     def __call__(self, endpoint: Endpoint, client_id: str | None = None) -> BrokerChannel:
         """Do as :class:`BrokerChannels`."""
         try:
-            self.security = channel_security(self._config)
+            self.security = security_of(self._config)
         except ConfigException as error:
             log.warning("the former certificates are used still: %s", error)
         return super().__call__(endpoint, client_id)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zkconsumer.errors import MissingExtraError, UnreadableMessageError
-from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
@@ -20,6 +19,8 @@ from zkconsumer.streams.stream_queue import Chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from zkconsumer.kafka.arrow_columns import ColumnBuilder
 
 MAX_ROWS = 65_536
 MAX_BYTES = 32 * 1024 * 1024
@@ -46,6 +47,8 @@ def arrow_schema(headers: bool) -> pa.Schema:
         import pyarrow.compute
     except ImportError:
         raise MissingExtraError("reading a stream as columns", "arrow") from None
+    from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types
+
     ColumnBuilder()  # imports what it needs
     types = arrow_types()
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
@@ -59,6 +62,8 @@ class ArrowForm:
 
     def builder(self) -> ColumnBuilder:
         """Return what takes batches of records."""
+        from zkconsumer.kafka.arrow_columns import ColumnBuilder
+
         return ColumnBuilder(self.schema.names)
 
     def made(self, builder: Any) -> pa.RecordBatch:
@@ -82,7 +87,7 @@ class ArrowForm:
 
     def offset(self, rows: Any, index: int) -> int:
         """Return the offset of a row."""
-        return int(rows.column(_OFFSET)[index].as_py())
+        return int(rows.column("offset")[index].as_py())
 
 
 class MessageRows:
@@ -250,6 +255,8 @@ class ChunkDecoder:
 
     def _decoded_carefully(self, first: int) -> tuple[Rows | None, int]:
         """Return the rows before the unreadable place, the same that messages would give, and that place's offset."""
+        from zkconsumer.kafka.arrow_columns import slabs
+
         builder = self.form.builder()
         end = first
         try:
@@ -267,9 +274,6 @@ class ChunkDecoder:
     def _made(self, builder: Any) -> Rows | None:
         rows: Rows | None = self.form.made(builder) if builder.rows else None
         return rows if rows is not None and rows.num_rows else None
-
-
-_OFFSET = NAMES.index("offset")
 
 
 def one_table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -20,7 +20,9 @@ from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import ConsumerId
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.merged_streams import MergedStreams
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)

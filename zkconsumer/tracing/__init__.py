@@ -21,7 +21,7 @@ from typing import Any
 from zkconsumer.balance.handler_check import is_coroutine_function
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.streams import MessageAndMetadata
+from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.version import VERSION
 
 try:

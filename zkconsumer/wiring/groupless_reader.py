@@ -22,12 +22,12 @@ from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ForkedProcessError
-from zkconsumer.kafka import EARLIEST, LATEST
-from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of, thread_id
+from zkconsumer.model import EARLIEST, LATEST, ConsumerId, TopicPartition, is_offset, partition_of, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.message import K, V
+from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.message import K, MessageAndMetadata, V
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 
@@ -157,7 +157,10 @@ class PartitionReading:
         )
 
     def close(self, within: float = CLOSE_WITHIN) -> None:
-        """End the stream, the threads and the connections, ``within`` so many seconds. May be called again."""
+        """End the stream, the threads and the connections, ``within`` so many seconds and never more than
+        :data:`CLOSE_WITHIN`. May be called again.
+        """
+        within = min(within, CLOSE_WITHIN)
         if self._finalizer is not None:
             self._finalizer.detach()
         if self._queue is not None:

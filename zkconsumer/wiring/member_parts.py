@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
 from zkconsumer.cluster.cluster_client import BrokerChannels, Brokers, zookeeper_session
@@ -24,8 +24,7 @@ from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.kafka import EARLIEST, LATEST, Security
+from zkconsumer.kafka import Security
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
 from zkconsumer.member.group_thread import CoordinationHealth, Inbox, PartitionGroupThread
 from zkconsumer.member.interfaces import Source
@@ -33,21 +32,27 @@ from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls,
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings, UserRequests
 from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
-from zkconsumer.model import ConsumerId
+from zkconsumer.model import EARLIEST, LATEST, ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
+from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.member_streams import ANY_TOPIC, MemberStreams
+from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.session import Session, SessionChanged
+
+if TYPE_CHECKING:
+    from zkconsumer.fetch.message_lookup import MessageLookup
 
 StreamT = TypeVar("StreamT", bound=KafkaStream[Any, Any])
 
@@ -146,6 +151,8 @@ class MemberParts:
 
     def message_lookup(self) -> MessageLookup:
         """Return what reads single messages, with connections of its own."""
+        from zkconsumer.fetch.message_lookup import MessageLookup
+
         config = self.config
         return MessageLookup(
             fetch_settings(config, self.channels.security),

@@ -29,7 +29,6 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring.database_member import RecordedOffsets
 from zkconsumer.wiring.member_parts import Coordination, MemberParts
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
@@ -39,6 +38,7 @@ from zkconsumer.zookeeper.session import Session
 if TYPE_CHECKING:
     from zkconsumer.assignors.placement_decision import Placement
     from zkconsumer.member.zookeeper.placement_node import PlacementNode
+    from zkconsumer.wiring.database_member import RecordedOffsets
 
 BACKOFF_MAX = 10.0
 
@@ -58,9 +58,11 @@ class ZooKeeperCoordination(Coordination):
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
-        self._recorded = (
-            RecordedOffsets(parts, session, offset_store) if isinstance(offset_store, FencedStore) else None
-        )
+        self._recorded: RecordedOffsets | None = None
+        if isinstance(offset_store, FencedStore):
+            from zkconsumer.wiring.database_member import RecordedOffsets
+
+            self._recorded = RecordedOffsets(parts, session, offset_store)
         self._placement = _placement(parts.config, parts.consumer) if strategy.places else None
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None

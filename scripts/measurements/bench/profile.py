@@ -17,14 +17,14 @@ from scripts.measurements.bench.iterate import BROKER, CASES, PARTITIONS
 from scripts.measurements.bench.plan import Plan
 from scripts.measurements.bench.producing import fill
 from tests.streams import new_stream
-from zkconsumer import MessageAndMetadata
+from zkconsumer import KafkaStream, MessageAndMetadata
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.message_set import batches, extent
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 NAME = "profile"

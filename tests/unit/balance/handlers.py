@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.timing import scaled
+from zkconsumer import MessageAndMetadata
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
 from zkconsumer.errors import DecodeError
-from zkconsumer.streams import MessageAndMetadata
 
 Message = MessageAndMetadata[Any, Any]
 

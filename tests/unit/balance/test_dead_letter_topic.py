@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from zkconsumer import MessageAndMetadata
 from zkconsumer.balance.dead_letter_topic import MOST_TRACE, DeadLetterError, DeadLetterTopic, Failure, letter_headers
-from zkconsumer.streams import MessageAndMetadata
 
 
 def message(partition: int = 5, headers: Any = ()) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from tests.streams import delivery_of, valid_lease
 from tests.timing import eventually
 from tests.values import present
+from zkconsumer import KafkaStream
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.balanced_run import run_problems
@@ -29,8 +30,9 @@ from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.testing.partition_log import encode_batch
 
 TP = TopicPartition("t", 0)

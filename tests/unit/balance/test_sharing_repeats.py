@@ -14,6 +14,7 @@ from tests.streams import delivery_of
 from tests.timing import eventually, scaled
 from tests.unit.balance.loan_fakes import TP, Store
 from tests.values import present
+from zkconsumer import KafkaStream
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
@@ -34,8 +35,9 @@ from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.fetch_cursor import Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.testing.partition_log import encode_batch
 from zkconsumer.zookeeper.lease import Lease
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
 from typing import Any
 
+from zkconsumer import MessageAndMetadata
 from zkconsumer.balance.outcomes import DONE, NotStarted, Outcome
 from zkconsumer.balance.work import Work
 from zkconsumer.kafka.message_set import batches
@@ -14,7 +15,6 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import MessageAndMetadata
 from zkconsumer.streams.stream_queue import Chunk
 from zkconsumer.testing.partition_log import encode_batch
 

@@ -11,20 +11,21 @@ from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.kafka import EARLIEST
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
-from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.model import EARLIEST, Endpoint, ThreadId
 from zkconsumer.ownership.fetch_cursor import FetchCursor
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics
-from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 Directory = Callable[[Deadline], Sequence[Endpoint]]
 """The registered brokers."""

@@ -24,8 +24,8 @@ from zkconsumer.fetch.broker_failures import (
 )
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.kafka import EARLIEST, ClusterMetadata
-from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.kafka import ClusterMetadata
+from zkconsumer.model import EARLIEST, Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, ManualClock

@@ -15,7 +15,7 @@ from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, poll_seconds, size_req
 from zkconsumer.model import ThreadId
 from zkconsumer.ownership.fetch_cursor import FetchCursor
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.testing import FakeCluster
 
 MB = 1_000_000

@@ -22,7 +22,7 @@ from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 
 SESSION = 7
 SMALL = Batch().encode(0)[0]

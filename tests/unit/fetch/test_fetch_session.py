@@ -19,7 +19,7 @@ from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.fetch_cursor import FetchRange
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import QueueBudget
+from zkconsumer.streams.byte_budget import QueueBudget
 
 ONE, TWO, THREE = (TopicPartition("t", n) for n in range(3))
 PLACE = st.builds(FetchRange, st.integers(0, 3), st.sampled_from([1000, 2000]))

@@ -15,8 +15,8 @@ from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import NO_MESSAGE, NO_TIME, MessageLookup, message_times
-from zkconsumer.kafka import EARLIEST, BrokerChannel
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.model import EARLIEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_cluster import FakeCluster
 

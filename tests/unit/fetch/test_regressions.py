@@ -24,7 +24,7 @@ from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 
 
 def messages(base: int, count: int = 1) -> bytes:

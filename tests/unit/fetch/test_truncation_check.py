@@ -15,7 +15,8 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import LogTruncatedError
-from zkconsumer.kafka import LATEST, error_codes
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import LATEST
 from zkconsumer.testing import FakeCluster
 
 REFUSED = 31  # CLUSTER_AUTHORIZATION_FAILED: up to 2.0 only brokers may ask for epochs, where rights are checked

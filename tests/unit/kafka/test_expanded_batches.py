@@ -9,12 +9,13 @@ import pytest
 from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.record_writer import ZSTD
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
+from zkconsumer import KafkaStream
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 SMALL = Batch([Written()] * 3, codec=ZSTD)
 LARGE = Batch([Written(value=bytes(1000))] * 4, codec=ZSTD)

@@ -19,9 +19,10 @@ import trustme
 
 from tests.timing import scaled
 from tests.unit.kafka.scripted import RANGES, Peer, Script, ScriptedBroker, response
+from zkconsumer.cluster.cluster_client import security_of as channel_security
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, ConfigException, MissingExtraError
-from zkconsumer.kafka import BrokerChannel, channel_security
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.broker_schemas import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from zkconsumer.runtime.deadline import Deadline
 

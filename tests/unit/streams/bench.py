@@ -15,11 +15,13 @@ from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.values import present
+from zkconsumer import KafkaStream, MergedStreams
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue
 from zkconsumer.streams.async_stream import AsyncStream
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 WITHIN = 20.0
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import WHERE
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams.stream_queue import StreamQueue
 
 Stream = KafkaStream[bytes | None, bytes | None]
 

@@ -14,12 +14,14 @@ from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, position, record_batch
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, MissingExtraError, ZkConsumerError
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
+from zkconsumer.streams import arrow_api, chunk_batches, column_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.message import message_class
+from zkconsumer.streams.stream_queue import StreamQueue
 
 
 def offsets(rows: Any) -> list[int]:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.unit.streams.bench import AsyncBench, awaited, cancelled_at, elsewhere, position, run
+from zkconsumer import MergedStreams
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import MergedStreams, async_stream
+from zkconsumer.streams import async_stream
 from zkconsumer.streams.async_stream import AsyncMessages
 
 CHUNKS, EACH = 4, 3

@@ -9,9 +9,9 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, position
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
 

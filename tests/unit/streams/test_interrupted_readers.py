@@ -15,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from tests.unit.streams.bench import Bench, elsewhere, position
-from zkconsumer.streams import KafkaStream, MergedStreams, merged_streams, message_iterator
+from zkconsumer import KafkaStream, MergedStreams
+from zkconsumer.streams import merged_streams, message_iterator
 
 
 class Reading(Bench):

@@ -14,7 +14,8 @@ from tests.unit.streams.bench import Bench, nothing_comes, position, record_batc
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka.record_batch import DECODED_BYTES
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import QueueBudget, StreamQueue
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 
 def test_messages_come_in_order_with_all_their_fields(bench: Bench) -> None:

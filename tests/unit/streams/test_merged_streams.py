@@ -12,8 +12,10 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Several
+from zkconsumer import KafkaStream, MergedStreams
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
-from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, merged_streams
+from zkconsumer.streams import merged_streams
+from zkconsumer.streams.byte_budget import QueueBudget
 
 
 def rest(some: Several) -> list[tuple[int, int]]:

@@ -16,8 +16,8 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.stream_queue import StreamQueue
 
 LIMIT = 64
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.timing import eventually, scaled
 from tests.unit.streams.bench import Bench, Several, position
+from zkconsumer import KafkaStream
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import KafkaStream, merged_streams, rate_limit
+from zkconsumer.streams import merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, RateLimitedLease, TokenBucket
 from zkconsumer.zookeeper.lease import Lease

@@ -12,10 +12,11 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.bench import Bench, position, record_batch
+from zkconsumer import MergedStreams
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.streams import MergedStreams, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader
+from zkconsumer.streams.stream_queue import StreamQueue
 
 MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], control=True, transactional=True, producer_id=1)
 PATIENCE = 0.2

@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, position
+from zkconsumer import MergedStreams
 from zkconsumer.errors import (
     ConsumerTimeoutException,
     InvalidMessageException,
@@ -25,7 +26,7 @@ from zkconsumer.kafka import CorruptRecordsError, RecordBatch
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.streams import MergedStreams, chunk_reader
+from zkconsumer.streams import chunk_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 
 BAD, GOOD = TopicPartition("t", 0), TopicPartition("t", 1)

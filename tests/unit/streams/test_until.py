@@ -8,9 +8,8 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, connectors_with, whole
-from zkconsumer import TopicPartition
+from zkconsumer import KafkaStream, TopicPartition
 from zkconsumer.errors import ConnectorClosedException, InvalidMessageException
-from zkconsumer.streams import KafkaStream
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS, EACH = 3, 20

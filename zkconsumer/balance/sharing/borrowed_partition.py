@@ -18,7 +18,7 @@ from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.stream_queue import StreamQueue
 
 REPORT_EVERY = 1.0

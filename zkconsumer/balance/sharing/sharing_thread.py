@@ -37,7 +37,7 @@ from zkconsumer.ownership.fetch_cursor import Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
-from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from zkconsumer.core.names import name_problem
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
-from zkconsumer.kafka import EARLIEST
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import EARLIEST, TopicPartition
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
 from zkconsumer.operations.snapshot_reader import LiveSource

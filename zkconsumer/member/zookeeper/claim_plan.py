@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from zkconsumer.assignors.assignor import AssignmentError
 from zkconsumer.core.registration import Registration
@@ -42,6 +43,24 @@ class GroupView:
     created: Mapping[ConsumerId, int] = field(default_factory=dict)
     doubtful: frozenset[ConsumerId] = frozenset()
     placement: Assignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutcome:
+    """The effects of the plan on a round, beside its assignment.
+
+    ``waiting`` says which plan the member waits for, in words. ``again_at`` is when the next round must be, even if
+    nothing changes (monotonic seconds). ``reread``: it must read the whole group again. ``advertise``: it must write
+    our registration again, because what we advertise has changed.
+    """
+
+    waiting: str = ""
+    again_at: float = inf
+    reread: bool = False
+    advertise: bool = False
+
+
+NO_PLAN = PlanOutcome()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from zkconsumer.core.placement_plan import (
 )
 from zkconsumer.core.registration import INSTANCE_KEY
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
-from zkconsumer.member.zookeeper.claim_plan import GroupView, possible, threads_of
+from zkconsumer.member.zookeeper.claim_plan import NO_PLAN, GroupView, PlanOutcome, possible, threads_of
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -48,25 +48,6 @@ from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 from zkconsumer.zookeeper.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOutcome:
-    """The effects of the plan on a round, beside its assignment.
-
-    ``waiting`` says which plan the member waits for, in words. ``again_at`` is when the next round must be, even if
-    nothing changes (monotonic seconds). ``reread``: it must read the whole group again. ``advertise``: it must write
-    our registration again, because what we advertise has changed.
-    """
-
-    waiting: str = ""
-    again_at: float = NEVER
-    reread: bool = False
-    advertise: bool = False
-
-
-NO_PLAN = PlanOutcome()
-
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,11 @@ from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.claim_plan import (
+    NO_PLAN,
     Assign,
     GroupView,
     MemberPlan,
+    PlanOutcome,
     differing_subscriptions,
     plan,
     possible,
@@ -33,7 +35,6 @@ from zkconsumer.member.zookeeper.claim_plan import (
 )
 from zkconsumer.member.zookeeper.group_registration import GroupReader, GroupRegistration
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
-from zkconsumer.member.zookeeper.placement_node import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
