@@ -44,6 +44,7 @@ def check_fetched(data: dict[str, Any], written: bytes) -> None:
             tuple((each["producer_id"], each["first_offset"]) for each in one.get("aborted_transactions", ())),
             bytes.fromhex(one["records"]),
             one.get("last_stable_offset", -1),
+            one.get("preferred_read_replica", -1),
         )
         for topic in data["values"]["responses"]
         for one in topic["partitions"]
