@@ -23,7 +23,7 @@ LIMITS = {
     # 828 and 358 before groups that are held by watches (700 lines and a file), the closest replica (250 and a file),
     # the history of "serve" with the totals of groups in its metrics (1,300 and three files), and the terminal (900):
     # top, --watch, help, errors, completion, suggestions, and remedies that mend
-    "hundreds of lines of the package": 860,
+    "hundreds of lines of the package": 862,
     "files of the package": 363,
     "classes with over 15 attributes": 8,
     "classes with over 12 public methods": 20,
