@@ -30,18 +30,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = self
         self._awake = False
         self._waiters: list[Task] = []
-        self._kept: tuple[Any, Any] = (None, sys.get_asyncgen_hooks())
+        self._kept: tuple[Any, Any, Any] = (None, sys.get_asyncgen_hooks(), None)
         task = world().current
         self._switch, task.switch = task.switch, self._switch_with_loop
         world().give_way()  # the next turn is the first one that begins with the loop
 
     def _switch_with_loop(self) -> None:
         """Switch to the loop's task: no other task must see its running loop."""
-        before = sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self._kept[0])
-        sys.set_asyncgen_hooks(*self._kept[1])
+        before, (running, hooks, task) = sys.get_asyncgen_hooks(), self._kept
+        asyncio._set_running_loop(running)
+        if task is not None:
+            asyncio.tasks._enter_task(self, task)
+        sys.set_asyncgen_hooks(*hooks)
         self._switch()
-        self._kept = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        running = asyncio._get_running_loop()
+        task = None if running is None else asyncio.current_task(self)
+        if task is not None:  # from Python 3.14 on, the interpreter's thread has one present task, and not each loop
+            asyncio.tasks._leave_task(self, task)
+        self._kept = running, sys.get_asyncgen_hooks(), task
         asyncio._set_running_loop(None)
         sys.set_asyncgen_hooks(*before)
 
