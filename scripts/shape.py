@@ -31,7 +31,7 @@ LIMITS = {
     "constructors over 8 parameters": 0,
     "circles of imports": 0,
     "private attributes of other objects: package": 32,
-    "private attributes of other objects: tests": 32,
+    "private attributes of other objects: tests": 34,  # 32 before the two functions that asyncio documents for loops
     "names of files that occur more than once": 3,
     "names of classes that occur more than once": 5,
     "modules beside __init__ and __main__": 3,

@@ -124,13 +124,17 @@ def test_another_kazoo_is_refused_by_its_version(other: str) -> None:
     check_kazoo(version("kazoo"))
 
 
-def test_another_kazoo_is_told_by_the_import(tmp_path: Path) -> None:
+def test_another_kazoo_is_told_by_the_constructor(tmp_path: Path) -> None:
     room = tmp_path / "kazoo"
     room.mkdir()
     (room / "__init__.py").touch()
     (room / "version.py").write_text('__version__ = "2.10.0"\n')
     done = subprocess.run(
-        [sys.executable, "-c", "import zkconsumer"],
+        [
+            sys.executable,
+            "-c",
+            "from zkconsumer import ZookeeperConsumerConnector as C; C(group_id='g', zookeeper_connect='z')",
+        ],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,

@@ -2,8 +2,7 @@
 
 Threads: fetchers put chunks and never wait; the group's thread revokes partitions; the application's thread takes
 chunks. The queue's lock guards its chunks and the flags of their positions. No thread waits, and no callback runs,
-while the lock is held. Code enters the lock itself and never the condition over it, and the reader waits for a flag;
-see ``zkconsumer.runtime.interruptible_wait``.
+while the lock is held. Code enters the lock, never its condition; see ``zkconsumer.runtime.interruptible_wait``.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Chunk:
     much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
     not finished, where messages are finished in any order. ``dropped`` and ``decoded`` are the sizes of the fetched
     bytes and of the message in place of which they were given up, else 0. ``set_end`` is the end of the fetched
-    messages if the chunk ends before it, because its stream does, else 0. ``followed`` says that a follower sent the
-    chunk, and not the leader.
+    messages if the chunk ends before it, because its stream does, else 0. ``followed``: a follower sent the chunk.
     """
 
     position: PartitionPosition
@@ -185,8 +183,7 @@ class StreamQueue:
 
     @property
     def _full(self) -> bool:
-        waiting = len(self._chunks)
-        return waiting >= self._capacity and self.bytes + waiting * _CHUNK_BYTES >= self._ample
+        return self.bytes + len(self._chunks) * _CHUNK_BYTES >= self._ample
 
     def _freed(self) -> None:
         """Wake refused fetchers: bytes were freed, or a reader began to wait."""
@@ -242,11 +239,8 @@ class StreamQueue:
         ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown. Unless ``wake``,
         :meth:`wake_reader` must follow.
         """
-        chunk = Chunk(position, records, span[0], span[1], aborted, messages)
-        if position.cursor.replica != LEADER:
-            chunk.followed = True  # the cursor may be back at the leader before the chunk is read
-        queued = self._offer(chunk)
-        if queued and wake:
+        followed = position.cursor.replica != LEADER  # which may have changed before the chunk is read
+        if self._offer(Chunk(position, records, *span, aborted, messages, followed=followed)) and wake:
             self.wake_reader()
 
     def jump(self, position: PartitionPosition, offset: int) -> None:

@@ -116,7 +116,7 @@ def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
         entry: Body = {"partition_index": number, "error_code": error}
         if log is not None and not error:
             offset, room = partition["fetch_offset"], min(partition["partition_max_bytes"], left - size)
-            replica = _read_replica(log, call.body.get("rack_id", ""), offset) if leads else -1
+            replica = read_replica(log, call.body.get("rack_id", ""), offset) if leads else -1
             records, end = b"", _end_at(log, call.broker_id)
             if replica < 0 and (room > 0 or not size):
                 entry["error_code"], records = log.read(offset, room, end)
@@ -142,7 +142,7 @@ def _end_at(log: PartitionLog, broker: int) -> int:
     return log.end if follower is None or follower.end is None else min(log.end, follower.end)
 
 
-def _read_replica(log: PartitionLog, rack: str, offset: int) -> int:
+def read_replica(log: PartitionLog, rack: str, offset: int) -> int:
     """Return the follower of a rack that has the offset, -1 if there is none."""
     for broker, follower in list(log.followers.items()):
         near = rack and follower.rack == rack and broker != log.leader

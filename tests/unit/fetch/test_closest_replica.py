@@ -227,7 +227,7 @@ def test_what_a_follower_has_damaged_is_not_skipped_later(
 
 
 def test_a_leader_that_names_itself_is_read(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_request_handlers, "_read_replica", lambda log, rack, _: log.leader if rack else -1)
+    monkeypatch.setattr(topic_request_handlers, "read_replica", lambda log, rack, _: log.leader if rack else -1)
     add(cluster, "ab")
     with reading(cluster, client_rack="b", auto_offset_reset="smallest") as (_, stream):
         assert take(stream, 2) == [(0, "a"), (1, "b")]
