@@ -79,6 +79,7 @@ class OperatedObserver(Observer):
         super().__init__(*arguments)
         self._versions: dict[TopicPartition, tuple[int, int]] = {}
         self.moved: dict[TopicPartition, Moved] = {}
+        self._last: dict[tuple[str, TopicPartition], int] = {}
 
     def look(self) -> None:
         """Compare the nodes with those of the last look, also those that were written with the same content."""
@@ -175,6 +176,12 @@ class OperatedObserver(Observer):
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
         moved, seen = self.moved.get(tp), self.partitions[tp]
+        jumped = self._last.get((member, tp), offset - 1) != offset - 1
+        self._last[member, tp] = offset
+        goes_on = moved is not None and seen.owner == member and jumped and offset == moved.offset
+        if moved is not None and goes_on and moved.adopted is None and self.conflict == "adopt":
+            moved.adopted = world().now  # its confirmation was lost, and the next commit makes up for that
+            self._begins_at(seen, offset)
         adopted = None if moved is None or self.conflict != "adopt" or seen.owner != member else moved.adopted
         if moved is not None and adopted is not None and asked > adopted and offset < moved.offset:
             self.broke(f"{tp}: {member} adopted {moved.offset} from {moved.by}, and handed out {offset}")

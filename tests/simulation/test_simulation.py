@@ -20,10 +20,11 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_seeds_break_no_promise_and_run_alike_twice(scenario: str) -> None:
-    done = simulate("--scenario", scenario, "--seed", "6", "--seeds", "2", "--twice")
+    seeds = "2" if SCENARIOS[scenario].faults > 0.05 else "6"  # in each step a fault comes only with that probability
+    done = simulate("--scenario", scenario, "--seed", "6", "--seeds", seeds, "--twice")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     closing = done.stdout.splitlines()[-1]
-    assert closing.startswith("2 runs, "), closing
+    assert closing.startswith(f"{seeds} runs, "), closing
     assert closing.endswith("0 broken promises"), closing
     messages, commits, faults = map(int, re.findall(r"(\d+) (?:messages|commits|faults)", closing))
     assert messages > 100, closing
