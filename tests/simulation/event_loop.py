@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -168,8 +168,15 @@ class AsyncApplication(StreamsApplication):
 
     async def _apply_each(self, stream: Any) -> None:
         """Read until the stream ends. The next ask finishes what was read, also by a task before."""
+        commits: list[Coroutine[Any, Any, None]] = []
+        try:
+            await self._read_on(stream, commits)
+        finally:
+            for commit in commits:
+                commit.close()  # Python warns of one that was never waited for
+
+    async def _read_on(self, stream: Any, commits: list[Coroutine[Any, Any, None]]) -> None:
         here, member, held = self.world, self.member, self._held
-        commits: list[Awaitable[None]] = []
         while not member.ended:
             asked, before = here.now, held.pop(id(stream), [])
             self.finish(before)
@@ -212,7 +219,7 @@ class AsyncApplication(StreamsApplication):
 
     # ---- requests
 
-    async def _sometimes_ask(self, held: list[Any], asked: float, commits: list[Awaitable[None]]) -> None:
+    async def _sometimes_ask(self, held: list[Any], asked: float, commits: list[Coroutine[Any, Any, None]]) -> None:
         chance, connector = self.world.random, self.inner
         what, patience = chance.random() * 12, chance.choice([CALL, CALL, 0.05, 0.0])
         tp = tp_of(held[-1])
