@@ -114,7 +114,7 @@ def read_set(records: bytes, way: str) -> str:
 def answer(announced: int, sent: int) -> str:
     """Fetch from a broker that announces so many bytes and sends so many."""
     head = struct.pack(">ihii", 0, 0, 0, 1) + b"\0\x01t" + struct.pack(">i", 1)
-    head += struct.pack(">ihqqqii", 3, 0, 100, 100, 0, -1, -1)
+    head += struct.pack(">ihqqqi", 3, 0, 100, 100, 0, -1)
     head += struct.pack(">i", announced - 4 - len(head) - 4)
 
     def script(peer: Peer) -> None:

@@ -189,12 +189,15 @@ class FetchConnection:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def send(self, fetches: Sequence[FetchCursor], full_for: float, *, quiet: bool = False, rack: str = "") -> None:
+    def send(
+        self, fetches: Sequence[FetchCursor], full_for: float, *, quiet: bool = False, rack: str | None = None
+    ) -> None:
         """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
         Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
         response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. ``quiet`` says that
-        nothing has come for a while. ``rack`` lets the broker name a replica there to read from. Raises: BrokerError.
+        nothing has come for a while. ``rack`` lets the broker name a replica there to read from; without one
+        (None) it answers only as the leader, with an empty one also as a follower. Raises: BrokerError.
         """
         settings, session = self._settings, self._session
         self._reserved = limit = self.budget.reserve(settings.max_bytes)

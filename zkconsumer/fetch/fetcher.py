@@ -151,14 +151,16 @@ class ReadyPartitions:
         self.stirred_at = 0.0
         """When messages came last, or the fetcher was woken (monotonic seconds)."""
         self._full_since: float | None = None
-        self.rack = ""
-        """The rack for which the broker may name other replicas to read from; empty if it must answer itself."""
+        self.rack: str | None = None
+        """As in a ``FetchRequest``."""
 
     def found(self, cursors: list[FetchCursor], rack: str) -> None:
         """Note the partitions that can be fetched, and the rack of this client."""
         self._cursors, self._sinks = cursors, tuple(dict.fromkeys(cursor.sink for cursor in cursors))
-        stay = rack and any(each.replica == LEADER and each.stays_until > self.looked_at for each in cursors)
-        self.rack = "" if stay else rack
+        self.rack = rack or None
+        if rack and any(each.replica == LEADER and each.stays_until > self.looked_at for each in cursors):
+            # the broker must name no replica, and yet answer where it is a follower
+            self.rack = None if all(each.replica == LEADER for each in cursors) else ""
 
     def welcome(self, free: int) -> list[FetchCursor]:
         """Return the partitions whose streams have room now, with ``free`` bytes left for all streams."""
@@ -311,7 +313,7 @@ class Fetcher:
         self._ready.found(ready, self._settings.rack)
 
     def _without_leaving(self, fetches: list[FetchCursor]) -> list[FetchCursor]:
-        """Give the partitions back that this broker, a follower, is to be read no more for. Return the others."""
+        """Give back the partitions that are no longer to be read from this follower. Return the others."""
         leaving = []
         for fetch in fetches:
             if fetch.replica == LEADER:

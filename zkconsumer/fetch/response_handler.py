@@ -3,8 +3,8 @@
 Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154). It is taken from
 the chunk's own batch headers.
 
-A follower (KIP-392) only delivers. Whatever else its answer says, the leader is asked next, since a follower may be
-behind, or its disk may be damaged.
+A follower (KIP-392) only delivers chunks. After any other answer the leader is asked, since the follower may be behind,
+or its disk may be damaged.
 """
 
 from __future__ import annotations

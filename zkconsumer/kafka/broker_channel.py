@@ -229,12 +229,14 @@ class BrokerChannel:
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
         version = self._version(FETCH)
+        positions, max_wait, _, max_bytes, _, _, epoch, _, rack = request
+        if rack is None and version > requests.LEADERS_FETCH:
+            version = requests.LEADERS_FETCH
         if self.login_until.at is None:
             correlation_id = self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         else:
             correlation_id = self._next(deadline)
         data = requests.encode_fetch(version, request, correlation_id, self._client_name)
-        positions, max_wait, _, max_bytes, _, _, epoch, _, _ = request
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(positions) + (self._named if epoch > 0 else 0)
         if version >= requests.CAPPED_FETCH:

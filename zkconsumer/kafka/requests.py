@@ -36,6 +36,8 @@ Versions = Mapping[ApiSchema, int]
 _BASE: Versions = {schemas.FETCH: 0, schemas.LIST_OFFSETS: 0, schemas.METADATA: 0, schemas.API_VERSIONS: 0}
 CAPPED_FETCH = 3
 """From this version of a fetch on, brokers keep a whole response to the limit, but for one larger batch (KIP-74)."""
+LEADERS_FETCH = 10
+"""Up to this version of a fetch, a broker answers only for partitions that it leads."""
 ASK_FROM_GENERATION = 3
 """Brokers that registered with this node version or later (0.10) can be asked for their versions."""
 
@@ -62,7 +64,7 @@ class FetchRequest(NamedTuple):
       transactions
     - ``session_id``, ``session_epoch``: the fetch session (KIP-227, from 1.1 on); the defaults ask for none
     - ``forgotten``: the partitions to drop from the session
-    - ``rack``: of the client (KIP-392, from 2.4 on); empty: the leader itself shall answer
+    - ``rack``: of the client (KIP-392, from 2.4 on), empty for none; None: only the leader shall answer
     """
 
     positions: Sequence[FetchPosition]
@@ -73,7 +75,7 @@ class FetchRequest(NamedTuple):
     session_id: int = 0
     session_epoch: int = -1
     forgotten: Sequence[TopicPartition] = ()
-    rack: str = ""
+    rack: str | None = None
 
 
 class ClusterMetadata(NamedTuple):
@@ -305,40 +307,42 @@ _INT16 = Struct(">h").pack
 _INT32 = Struct(">i").pack
 
 _UNKNOWN = -1
-_NEWEST = 11
 _INT32_MAX = 2**31 - 1
 _NOTHING = _INT32(0)
 
 
 def encode_fetch(version: int, request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
     """Return the request as its bytes, length included; fields that the version does not have are left out."""
-    if version == _NEWEST and len(request[0]) == 1 and not request[7]:
-        return _one_partition(request, correlation_id, client_id)
+    if version >= LEADERS_FETCH and len(request[0]) == 1 and not request[7]:
+        return _one_partition(version, request, correlation_id, client_id)
     body = client_id + _limits(version, request) + _topics(request.positions, _position(version))
     if version >= 7:
         body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
     if version >= 11:
-        rack = request.rack.encode()
-        body += _INT16(len(rack)) + rack
+        body += _rack(request)
     return _HEADER(_HEADER_SIZE + len(body), schemas.FETCH.key, version, correlation_id, len(client_id)) + body
 
 
-def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
-    """Return a request of the newest version for one partition, as most are where the broker remembers."""
-    positions, seconds, least, most, level, session, epoch, _, rack = request
+def _rack(request: FetchRequest) -> bytes:
+    rack = (request.rack or "").encode()
+    return _INT16(len(rack)) + rack
+
+
+def _one_partition(version: int, request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
+    """Return a request of version 10 or 11 for one partition, as most are where the broker remembers."""
+    positions, seconds, least, most, level, session, epoch, _, _ = request
     topic, partition, offset, size = positions[0]
-    name, rack_name = topic.encode(), rack.encode()
-    pack, length = _one_layout(len(client_id), len(name), len(rack_name))
-    head = (length, schemas.FETCH.key, _NEWEST, correlation_id, len(client_id), client_id)
+    name, rack = topic.encode(), b"" if version == LEADERS_FETCH else _rack(request)
+    pack, length = _one_layout(len(client_id), len(name), len(rack))
+    head = (length, schemas.FETCH.key, version, correlation_id, len(client_id), client_id)
     limits = (_CONSUMER, min(round(seconds * 1000), _INT32_MAX), least, min(most, _INT32_MAX), level, session, epoch)
-    part = (1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size)
-    return pack(*head, *limits, *part, 0, len(rack_name), rack_name)
+    return pack(*head, *limits, 1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size, 0, rack)
 
 
 @cache
 def _one_layout(client: int, topic: int, rack: int) -> tuple[Callable[..., bytes], int]:
     """Return the packer of such a request, and the request's length, for names of so many bytes."""
-    layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqiih{rack}s")
+    layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqii{rack}s")
     return layout.pack, layout.size - 4
 
 

@@ -320,7 +320,7 @@ class FakeCluster(Faults):
         return sum(one.drop_connections(client_id) for one in chosen)
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Move a partition to another leader, -1 for none. The old leader refuses requests from now on."""
+        """Move a partition to another leader, -1 for none. The old leader follows, and refuses requests for leaders."""
         log = self._existing(topic, partition)
         with self._lock:
             log.move(to)

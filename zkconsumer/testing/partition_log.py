@@ -40,7 +40,9 @@ class StoredBatch(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A replica that consumers of its ``rack`` are sent to. Its log ends at ``end``, None: where the leader's ends."""
+    """A replica that consumers of its ``rack`` (empty: none) are sent to. Its log ends at ``end``, None: where the
+    leader's ends.
+    """
 
     rack: str
     end: int | None = None
@@ -105,8 +107,9 @@ class PartitionLog:
         self._epochs: list[tuple[int, int]] = [(0, 0)]
 
     def move(self, leader: int) -> None:
-        """Change the leader. The next epoch begins at the end of the log."""
+        """Change the leader; the former one follows. The next epoch begins at the end of the log."""
         with self._lock:
+            self.followers.setdefault(self.leader, Follower(""))
             self.leader = leader
             self._next_epoch()
 

@@ -95,7 +95,7 @@ class OnePartition:
                     topics = [("t", [(3, error, -1, offset)])]
                     peer.answer(asked.correlation_id, response(LIST_OFFSETS, 3, 0, topics))
                     continue
-                assert (asked.api, asked.version) == (FETCH.key, 11)
+                assert (asked.api, asked.version) == (FETCH.key, 10)
                 offset, _, max_bytes = struct.unpack_from(">qqi", asked.body, 44)
                 self.asked.append((offset, max_bytes))
                 answer = log(offset, max_bytes)

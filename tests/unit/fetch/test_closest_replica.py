@@ -60,6 +60,27 @@ def test_without_a_follower_in_our_rack_the_leader_is_read(cluster: FakeCluster,
         assert (read_from(cluster), connector.state.followers) == ([LEADER], {})
 
 
+def test_a_former_leader_is_not_read_without_a_rack(cluster: FakeCluster) -> None:
+    """As a follower it would answer a request of the newest version."""
+    add(cluster, "a")
+    with reading(cluster, auto_offset_reset="smallest") as (_, stream):
+        assert take(stream, 1) == [(0, "a")]
+        cluster.move_leader("t", 0, to=OTHER)
+        eventually(lambda: read_from(cluster) == [LEADER, OTHER], 10, "the new leader")
+        add(cluster, "b")
+        assert take(stream, 1) == [(1, "b")]
+
+
+def test_a_former_leader_is_left_after_a_followers_failure(cluster: FakeCluster) -> None:
+    with following(cluster) as (_, stream):
+        dismissed(cluster)
+        eventually(lambda: read_from(cluster) == [LEADER, NEAR, LEADER], 10, "the leader")
+        cluster.move_leader("t", 0, to=OTHER)
+        eventually(lambda: read_from(cluster)[-1] == OTHER, 10, "the new leader")
+        add(cluster, "b")
+        assert take(stream, 1) == [(1, "b")]
+
+
 def test_a_broker_of_an_older_version_leaves_the_rack_out() -> None:
     with FakeCluster(brokers=2, version="1.1", zookeeper=True) as cluster:
         cluster.create_topic("t")

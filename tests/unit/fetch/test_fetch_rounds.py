@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 
 def parsed(asked: Asked) -> Request:
-    """Return a fetch request of version 11."""
+    """Return a fetch request of version 10."""
     said = asked.values
     parts = [part for topic in said["topics"] for part in topic["partitions"]]
     named = [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in parts]
@@ -46,9 +46,9 @@ def parsed(asked: Asked) -> Request:
 
 
 def answered(answer: Answer) -> bytes:
-    """Return the body of a response of version 11 within the session."""
-    topics = [] if answer is None else [("t", [(answer[0], 0, 100, 100, 0, None, -1, answer[1])])]
-    return response(FETCH, 11, 0, 0, SESSION, topics)
+    """Return the body of a response of version 10 within the session."""
+    topics = [] if answer is None else [("t", [(answer[0], 0, 100, 100, 0, None, answer[1])])]
+    return response(FETCH, 10, 0, 0, SESSION, topics)
 
 
 class Rounds:
@@ -69,7 +69,7 @@ class Rounds:
             peer.versions()
             for number, answer in enumerate(answers):
                 asked = peer.request()
-                assert (asked.api, asked.version) == (FETCH.key, 11)
+                assert (asked.api, asked.version) == (FETCH.key, 10)
                 self.requests.append(parsed(asked))
                 before(number)
                 peer.answer(asked.correlation_id, answered(answer))

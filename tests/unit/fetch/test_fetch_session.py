@@ -161,8 +161,8 @@ class Remembering:
             parts = []
             if not refusal and offsets:
                 data = Batch().encode(offsets[3])[0] if offsets[3] < 2 else b""
-                parts = [("t", [(3, 0, 2, 2, 0, None, -1, data)])] if data or told["session_epoch"] == 0 else []
-            peer.answer(asked.correlation_id, response(FETCH, 11, 0, refusal, 0 if refusal else 55, parts))
+                parts = [("t", [(3, 0, 2, 2, 0, None, data)])] if data or told["session_epoch"] == 0 else []
+            peer.answer(asked.correlation_id, response(FETCH, 10, 0, refusal, 0 if refusal else 55, parts))
 
 
 def steps(it: OnePartition, remembering: Remembering, count: int) -> list[int]:
@@ -212,7 +212,7 @@ def test_reserved_bytes_are_freed_however_a_request_ends() -> None:
         peer.versions()
         asked = peer.request()
         seen.append(budget.used)
-        peer.answer(asked.correlation_id, response(FETCH, 11, 0, 0, 55, []))
+        peer.answer(asked.correlation_id, response(FETCH, 10, 0, 0, 55, []))
         peer.request()
 
     with it.fetching_from(script, budget=budget) as fetcher:

@@ -155,6 +155,6 @@ class ScriptedBroker:
 
 
 def fetched(records: bytes = b"", error: int = 0, **top: Any) -> bytes:
-    """The answer to a fetch, version 11, with one partition."""
-    partition = (top.get("partition", 3), error, 100, 100, 0, None, -1, records)
-    return response(FETCH, 11, 0, top.get("error_code", 0), 0, [("t", [partition])])
+    """The answer to a fetch, version 10, with one partition."""
+    partition = (top.get("partition", 3), error, 100, 100, 0, None, records)
+    return response(FETCH, 10, 0, top.get("error_code", 0), 0, [("t", [partition])])

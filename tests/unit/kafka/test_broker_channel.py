@@ -96,7 +96,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         first, second = peer.request(), peer.request()  # both are here before the first answer goes
-        assert (first.api, first.version) == (1, 11)
+        assert (first.api, first.version) == (1, 10)
         peer.answer(first.correlation_id, fetched(b"one"))
         peer.answer(second.correlation_id, fetched(b"two", error=error_codes.OFFSET_OUT_OF_RANGE))
         peer.until_closed()
@@ -305,8 +305,8 @@ def test_an_answer_may_be_as_large_as_was_asked_for() -> None:
 
 def test_partitions_that_nobody_asked_for_are_not_believed() -> None:
     """Empty partitions take ten times their bytes in memory, and an answer could hold millions of them."""
-    parts = [(n, 0, 100, 100, 0, None, -1, b"") for n in range(3)]
-    told = [response(broker_schemas.FETCH, 11, 0, 0, 5, [("t", parts[:1]), ("u", parts[:more])]) for more in (0, 0, 2)]
+    parts = [(n, 0, 100, 100, 0, None, b"") for n in range(3)]
+    told = [response(broker_schemas.FETCH, 10, 0, 0, 5, [("t", parts[:1]), ("u", parts[:more])]) for more in (0, 0, 2)]
     with connected(answers(*told)) as channel:
         # in a session the broker may tell of any partition that was named in it
         for request in (FETCH._replace(session_epoch=0), FETCH._replace(session_epoch=1)):
@@ -317,7 +317,7 @@ def test_partitions_that_nobody_asked_for_are_not_believed() -> None:
 
 def test_an_answer_that_cannot_be_read_ends_the_connection() -> None:
     with connected(answers(fetched(b"x" * 50)[:-10])) as channel:
-        with pytest.raises(BrokerError, match="Fetch version 11 cannot be read"):
+        with pytest.raises(BrokerError, match="Fetch version 10 cannot be read"):
             receive(channel)
         with pytest.raises(BrokerUnavailableError):
             channel.send_fetch(FETCH, soon())
@@ -423,9 +423,9 @@ def receives(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_large_answer_is_received_in_one_piece(receives: list[int]) -> None:
     """Each return from the system may wait for a thread that computes; seen: two a partition, one of 42 bytes."""
-    parts: list[Any] = [(n, 0, 100, 100, 0, [], 0, bytes([n]) * 1_000_000) for n in range(4)]
+    parts: list[Any] = [(n, 0, 100, 100, 0, [], bytes([n]) * 1_000_000) for n in range(4)]
 
-    body = response(broker_schemas.FETCH, 11, 0, 0, 0, [("t", parts)])
+    body = response(broker_schemas.FETCH, 10, 0, 0, 0, [("t", parts)])
     with connected(answers(body, body)) as channel:
         for _ in range(2):
             receives.clear()

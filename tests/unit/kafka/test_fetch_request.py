@@ -27,7 +27,7 @@ REQUESTS = st.builds(
     session_id=INT32,
     session_epoch=st.integers(-1, 2**31 - 1),
     forgotten=st.lists(st.builds(TopicPartition, TOPIC, INT32), max_size=3),
-    rack=st.text(max_size=9),
+    rack=st.none() | st.text(max_size=9),
 )
 
 
@@ -56,7 +56,7 @@ def by_schema(version: int, request: FetchRequest) -> ApiRequest:
         "session_epoch": request.session_epoch,
         "topics": topics,
         "forgotten_topics_data": forgotten,
-        "rack_id": request.rack,
+        "rack_id": request.rack or "",
     }
     return ApiRequest(FETCH, version, values)
 

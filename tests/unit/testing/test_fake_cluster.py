@@ -42,10 +42,10 @@ def targets(cluster: FakeCluster) -> Iterator[list[Target]]:
         target.close()
 
 
-def fetch(target: Target, offset: int = 0, wait: int = 0) -> Any:
+def fetch(target: Target, offset: int = 0, wait: int = 0, version: int | None = None) -> Any:
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10_000}
     message = {"max_wait_ms": wait, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
-    (topic,) = target.ask("Fetch", message)["responses"]
+    (topic,) = target.ask("Fetch", message, version)["responses"]
     return topic["partitions"][0]
 
 
@@ -142,7 +142,8 @@ def test_a_moved_leader_is_found_again(cluster: FakeCluster, targets: list[Targe
     cluster.append("t", 0, [b"a"])
     assert fetch(targets[0])["error_code"] == 0
     cluster.move_leader("t", 0, to=1)
-    assert fetch(targets[0])["error_code"] == NOT_LEADER
+    assert fetch(targets[0], version=10)["error_code"] == NOT_LEADER
+    assert fetch(targets[0])["records"], "a follower answers consumers that may read from followers"
     assert fetch(targets[1])["records"]
     (topic,) = targets[0].ask("Metadata", {"topics": [{"name": "t"}]})["topics"]
     told = next(p for p in topic["partitions"] if p["partition_index"] == 0)
@@ -183,7 +184,7 @@ def test_what_a_stopped_broker_led_others_lead(cluster: FakeCluster, targets: li
     assert cluster.coordinator("g") == 1
     cluster.start_broker(0)
     assert cluster.brokers[0].port == port
-    assert fetch(targets[0])["error_code"] == NOT_LEADER
+    assert fetch(targets[0], version=10)["error_code"] == NOT_LEADER
 
 
 def test_a_session_that_ends_as_a_request_waits_makes_no_node() -> None:
