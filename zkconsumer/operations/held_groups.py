@@ -59,9 +59,9 @@ class ManyGroups(Protocol):
         """Yield the snapshot of each group, or the error in place of it."""
 
 
-def group_of(path: str) -> str:
-    """Return the group that a node belongs to, empty for a node that groups share."""
-    return path[len(_GROUPS) :].partition("/")[0] if path.startswith(_GROUPS) else ""
+def group_of(path: str) -> str | None:
+    """Return the group that a node belongs to, None for a node that groups share. An empty name is one of a group."""
+    return path[len(_GROUPS) :].partition("/")[0] if path.startswith(_GROUPS) else None
 
 
 class HeldGroups:
@@ -77,6 +77,7 @@ class HeldGroups:
         self._epoch = session.lease.epoch
         self._readers: dict[str, tuple[ZooKeeperReader, GroupSnapshot]] = {}
         self._forbidden: dict[Wanted, float] = {}
+        self._came = False  # whether a node came while it was read, since the reading of a group began
         self._compared = self._nodes.readings()
         self._suspects: list[tuple[Reading, Reading]] = []
         self.differences = 0
@@ -115,6 +116,8 @@ class HeldGroups:
         for missing, seen in zip(absent, self._session.read_each(there, deadline, self._events.append), strict=True):
             if seen.node is None and not seen.forbidden:
                 self._keep(missing)
+            else:
+                self._came = True
 
     def _keep(self, reading: Reading) -> None:
         if reading.forbidden:
@@ -132,6 +135,7 @@ class HeldGroups:
             self._epoch = epoch
             self._events.clear()  # of the connection before
             self._nodes.lost()
+            self._readers.clear()
             self._suspects.clear()
         while self._events:
             self._nodes.fired(self._events.popleft())
@@ -148,6 +152,11 @@ class HeldGroups:
                 )
                 self._nodes.forget(kept.wanted)
         self._suspects.clear()
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The groups that were read to the end since the connection began."""
+        return set(self._readers)
 
     def names(self, deadline: Deadline) -> Sequence[str]:
         """Return the names of the groups. Raises RegistryError."""
@@ -178,8 +187,8 @@ class HeldGroups:
             level = [Wanted(NodePart.RIGHTS, path) for path in topics]
             level += [Wanted(NodePart.CONTENT, f"{one.wanted.path}/{name}") for one in listed for name in one.names]
             self._exhaust(level[:MOST_PREFETCHED], deadline)
-        except RegistryError as error:
-            log.info("nodes could not be read in advance: %s", error)
+        except Exception as error:  # noqa: BLE001 (hostile content may raise anything; the reading of its group tells)
+            log.info("nodes could not be read in advance: %r", error)
 
     def _exhaust(self, wanted: Iterable[Wanted], deadline: Deadline) -> list[Reading]:
         """Read these nodes. Return the answers without contents."""
@@ -198,12 +207,12 @@ class HeldGroups:
         held = self._readers.get(group)
         if held is None or group in self._nodes.changed:
             reader = ZooKeeperReader(self, draft, deadline)
-            complete = False
+            complete = self._came = False
             self._nodes.begin(group)
             try:
                 complete = reader.read()
-            finally:
-                self._nodes.end(group, complete=complete)
+            finally:  # a node that just came has no reading that an event could forget
+                self._nodes.end(group, complete=complete and not self._came)
             if complete:
                 self._readers[group] = reader, _copied(draft)
             return reader, draft, complete

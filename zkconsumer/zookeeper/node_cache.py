@@ -136,15 +136,15 @@ class WatchedReadings:
 
     Pure; one thread. A reading is kept from its read, which armed the watch, to the event of the watch. The event
     forgets the reading and notes its area in ``changed``. So a reading that is kept is current. An area that was never
-    read to the end stays in ``changed`` as well. The empty area has the nodes that others share; an event there changes
+    read to the end stays in ``changed`` as well. The area None has the nodes that others share; an event there changes
     the areas that used the node.
 
     Arguments: ``area_of`` returns the area of a path.
     """
 
-    def __init__(self, area_of: Callable[[str], str]) -> None:
+    def __init__(self, area_of: Callable[[str], str | None]) -> None:
         self._area_of = area_of
-        self._kept: dict[str, dict[Wanted, Reading | None]] = {"": {}}
+        self._kept: dict[str | None, dict[Wanted, Reading | None]] = {None: {}}
         self._shared: dict[str, set[Wanted]] = {}
         self._own: dict[Wanted, Reading | None] = {}
         self._others: set[Wanted] = set()  # shared nodes that were used outside of an area since the last leave()
@@ -185,8 +185,8 @@ class WatchedReadings:
         self._kept.setdefault(area, {})[wanted] = kept
         self._use(area, wanted, kept)
 
-    def _use(self, area: str, wanted: Wanted, kept: Reading | None) -> None:
-        if area:
+    def _use(self, area: str | None, wanted: Wanted, kept: Reading | None) -> None:
+        if area is not None:
             self._own[wanted] = kept
         else:
             self._foreign.add(wanted)
@@ -206,22 +206,24 @@ class WatchedReadings:
         if wanted in kept:
             del kept[wanted]
             self._own.pop(wanted, None)
-            self.changed.update([area] if area else [name for name, used in self._shared.items() if wanted in used])
+            self.changed.update(
+                [area] if area is not None else [name for name, used in self._shared.items() if wanted in used]
+            )
 
     def lost(self) -> None:
         """Forget all readings: the watches ended with their connection."""
-        self.changed.update(area for area in self._kept if area)
+        self.changed.update(area for area in self._kept if area is not None)
         self._kept = {area: {} for area in self._kept}
         self.written.clear()
 
     def leave(self, areas: Collection[str]) -> None:
         """Forget all areas but these, and what no area shares any more. ``changed`` keeps only these areas."""
-        for area in [area for area in self._kept if area and area not in areas]:
+        for area in [area for area in self._kept if area is not None and area not in areas]:
             del self._kept[area]
             self._shared.pop(area, None)
         self.changed.intersection_update(areas)
         used = self._others.union(*self._shared.values())
-        self._kept[""] = {wanted: kept for wanted, kept in self._kept[""].items() if wanted in used}
+        self._kept[None] = {wanted: kept for wanted, kept in self._kept[None].items() if wanted in used}
         self._foreign = self._others = set()
 
     def holds(self, reading: Reading) -> bool:

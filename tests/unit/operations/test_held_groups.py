@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -52,9 +53,9 @@ class Groups:
         self.session.open(soon())
         self.held = HeldGroups(self.session)
 
-    def look(self) -> dict[str, GroupSnapshot]:
+    def look(self, *more: str) -> dict[str, GroupSnapshot]:
         self.held.begin()
-        names = self.held.names(soon())
+        names = [*self.held.names(soon()), *more]
         self.held.prefetch(names, soon())
         found = {name: self.held.read(GroupSnapshot(name, 1), soon())[1] for name in names}
         self.held.leave(names)
@@ -135,6 +136,66 @@ def test_a_look_costs_what_has_changed() -> None:
         assert sum(node.offset == 2 for node in found["a"].offsets.values()) == changed or not changed
     groups.server.remove("/consumers/b")
     assert set(groups.look()) == {"a"}
+
+
+def test_a_node_that_comes_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer says that the topic is missing, and the watch is set on a topic that exists."""
+    groups = Groups()
+    groups.server.put("/consumers/a/offsets/t/0", b"1")
+    read_each = groups.session.read_each
+
+    def late(wanted: Iterable[Wanted], *more: Any) -> Iterator[Reading]:
+        for one in wanted:
+            if one == Wanted(NodePart.STAT, "/brokers/topics/t"):
+                groups.server.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+            yield from read_each([one], *more)
+
+    monkeypatch.setattr(groups.session, "read_each", late)
+    assert not groups.look()["a"].topics
+    assert groups.look()["a"].topics["t"].partitions == (0,)
+
+
+def test_a_brokers_group_without_a_name_leaves_the_watches() -> None:
+    groups = Groups()
+    groups.server.put("/consumers/a/offsets/t/0", b"1")
+    groups.server.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+    groups.look()
+    groups.look("")
+    groups.server.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    assert groups.look("")["a"].topics["t"].partitions == (0, 1)
+
+
+def test_all_groups_are_read_together_after_a_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, calls = Groups(), list[int]()
+    for number in range(20):
+        groups.server.put(f"/consumers/g{number}/offsets/t/0", b"1")
+    groups.look()
+    groups.session.suspend()
+    groups.session.resume()
+    read_each = groups.session.read_each
+
+    def counted(wanted: Iterable[Wanted], *more: Any) -> Iterator[Reading]:
+        asked = list(wanted)
+        calls.extend([len(asked)] if asked else [])
+        return read_each(asked, *more)
+
+    monkeypatch.setattr(groups.session, "read_each", counted)
+    assert len(groups.look()) == 20
+    assert len(calls) < 40, "a round trip for each level of each group"
+
+
+@pytest.mark.parametrize("error", [ValueError("relative paths not allowed"), RegistryError("away")])
+def test_reading_in_advance_leaves_errors_to_each_group(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups()
+    groups.server.put("/consumers/a/offsets/t/0", b"1")
+
+    def failing(*_: object) -> Iterator[Reading]:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.session, "read_each", failing)
+        groups.held.prefetch(["a"], soon())
+    assert groups.look()["a"].offsets
 
 
 def test_a_change_without_an_event_is_found_and_mended(monkeypatch: pytest.MonkeyPatch) -> None:
