@@ -1,8 +1,7 @@
 """Reads groups from the brokers: offsets, members, and the logs of the partitions.
 
 All groups of a call are read together: a leader is asked once for the logs of its partitions, a coordinator once for a
-hundred of its groups. Several brokers are asked at the same time, by
-threads that end with the call.
+hundred of its groups. Several brokers are asked at the same time, by threads that end with the call.
 
 Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
 are asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
@@ -115,9 +114,10 @@ class BrokersReader:
         if offsets_topic is False:  # no group ever used it
             for draft in drafts:
                 draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
-        elif len(drafts) == 1 or not self._coordinating:
-            for draft in drafts:
-                self._read_group(draft)
+        elif len(drafts) == 1:
+            self._read_group(drafts[0])
+        elif not self._coordinating:
+            self._read_alone(drafts)
         else:
             self._read_groups({draft.group: draft for draft in drafts})
         seen = self._cluster(set().union(*map(wanted_topics, drafts)))
@@ -138,18 +138,19 @@ class BrokersReader:
         whose coordinator answers. Brokers before 0.10.2 do not list all groups with offsets, so each group is searched.
         """
         alone: set[str] = set()
+        deadline = self._for_coordinators()
 
         def ask(endpoint: Endpoint) -> None:
             with closing(GroupChannel(self._client.channels(endpoint))) as channel:
-                channel.connect(self._deadline)
+                channel.connect(deadline)
                 if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
                     alone.update(drafts)
                     return
-                ours = sorted({one.group for one in channel.list_groups(self._deadline)} & drafts.keys())
+                ours = sorted({one.group for one in channel.list_groups(deadline)} & drafts.keys())
                 for begin in range(0, len(ours), GROUPS_AT_ONCE):
                     part = ours[begin : begin + GROUPS_AT_ONCE]
                     try:
-                        self._take_groups(channel, {name: drafts[name] for name in part})
+                        _take_groups(channel, {name: drafts[name] for name in part}, deadline)
                     except BrokerResponseError:  # of one of them: which one, their own readings tell
                         alone.update(part)
 
@@ -157,40 +158,41 @@ class BrokersReader:
         unlisted = {
             name for name, draft in drafts.items() if draft.kafka_offsets is None and draft.brokers_group is None
         }
-        away = self._coordinated_by(unlisted - alone, failed) if failed else {}
-        for name, draft in drafts.items():
-            if name in alone:
-                self._read_group(draft)
-            elif name in away:
-                draft.problem(f"brokers' group {name!a}", away[name])
-            elif name in unlisted:
-                draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        away = self._without_coordinator(unlisted - alone, failed)
+        for name in unlisted - alone:
+            if name in away:
+                drafts[name].problem(f"brokers' group {name!a}", away[name])
+            else:
+                drafts[name].kafka_offsets, drafts[name].brokers_group = {}, BrokersGroup("Dead")
+        self._read_alone([drafts[name] for name in sorted(alone)])
 
-    def _take_groups(self, channel: GroupChannel, drafts: Mapping[str, GroupSnapshot]) -> None:
-        described = channel.describe(drafts, self._deadline)
-        stored = channel.offsets_of(drafts, self._deadline)
-        for name, draft in drafts.items():
-            draft.brokers_group = _with_assigned(channel, name, described[name], self._deadline)
-            draft.kafka_offsets = _known_offsets(stored[name])
+    def _read_alone(self, drafts: Iterable[GroupSnapshot]) -> None:
+        """Search the coordinator of each group. The time counts anew after each, until a coordinator is silent."""
+        seconds, silent = self._deadline.bounded(COORDINATOR_WITHIN), False
+        for draft in drafts:
+            self._read_group(draft)
+            silent = silent or self._deadline.bounded(seconds) < seconds / 2
+            self._deadline = self._deadline if silent else Deadline(seconds)
+        self._deadline = Deadline(seconds)  # for the logs
 
-    def _coordinated_by(self, groups: Collection[str], failed: Mapping[Endpoint, BrokerError]) -> dict[str, str]:
-        """Return the groups whose coordinator did not answer, or is unknown, with the reasons."""
+    def _without_coordinator(self, groups: Collection[str], failed: Mapping[Endpoint, BrokerError]) -> dict[str, str]:
+        """Return the groups whose coordinator did not answer, was not asked, or is unknown, with the reasons."""
         if not groups:
             return {}
         failures = {endpoint.broker_id: str(error) for endpoint, error in failed.items()}
         seen = self._cluster([OFFSETS_TOPIC]).partitions
         leaders = [one.leader for tp, one in sorted(seen.items()) if tp.topic == OFFSETS_TOPIC]
         found = {}
-        for group in groups:
+        for group in groups if leaders or failed else ():
             leader = leaders[coordinating_partition(group, len(leaders))] if leaders else None
-            if leader is None or leader in failures:
+            if leader is None or leader in failures or leader not in self._endpoints:
                 found[group] = failures.get(-1 if leader is None else leader, "its coordinator is not available")
         return found
 
     # ---- the group
 
     def _read_group(self, draft: GroupSnapshot) -> None:
-        group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
+        group, deadline = draft.group, self._for_coordinators()
         endpoints = list(self._endpoints.values())
         coordinator = self._client.group_client(group, lambda _: endpoints, offsets_only=not self._coordinating)
         with closing(coordinator) as client:
@@ -208,6 +210,9 @@ class BrokersReader:
                 draft.kafka_offsets = _known_offsets(stored)
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
+
+    def _for_coordinators(self) -> Deadline:
+        return Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
 
     def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
         """Ask the coordinator, again while it is just becoming one. Raises BrokerError."""
@@ -382,6 +387,14 @@ def _places(drafts: Iterable[GroupSnapshot]) -> dict[TopicPartition, set[int]]:
 def coordinating_partition(group: str, partitions: int) -> int:
     """Return the number of the partition of the topic of offsets whose leader coordinates a group."""
     return (java_hash(group) & 0x7FFFFFFF) % partitions
+
+
+def _take_groups(channel: GroupChannel, drafts: Mapping[str, GroupSnapshot], deadline: Deadline) -> None:
+    described = channel.describe(drafts, deadline)
+    stored = channel.offsets_of(drafts, deadline)
+    for name, draft in drafts.items():
+        draft.brokers_group = _with_assigned(channel, name, described[name], deadline)
+        draft.kafka_offsets = _known_offsets(stored[name])
 
 
 def _known_offsets(stored: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, KafkaOffset]:

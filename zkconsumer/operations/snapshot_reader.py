@@ -124,6 +124,7 @@ class LiveSource:
         held = self._holding(Deadline(self.client.timeout))
         if held is not None:
             held.begin()
+            self._known.intersection_update(held.groups)  # after a lost connection none is left
         old = [group for group in groups if group in self._known]
         new = [group for group in groups if group not in self._known]
         self._known = set(groups)
@@ -158,7 +159,7 @@ class LiveSource:
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
             servers = beside.submit(self._servers.read, deadline) if client.zookeeper else None
             parts = list(self._read_zookeeper(groups, held, deadline, failed))
-            if len(groups) > 1:
+            if held is not None or len(groups) > 1:
                 deadline = Deadline(client.timeout)  # each group had its own
             self._read_brokers(parts, deadline.earlier(LAST_SHARE * client.timeout), failed, times=times)
             for draft, reader, _ in parts:
@@ -235,7 +236,7 @@ class LiveSource:
             endpoints = client.reachable(named) if named and not client.bootstrap else client.brokers(deadline)
             BrokersReader(client, endpoints, deadline, self._times).read(drafts, offsets_topic=exists, times=times)
         except (RegistryError, BrokerError) as error:
-            advice = self._with_advice(error, drafts[0].group)
+            advice, last = self._with_advice(error, drafts[0].group), Deadline(LAST_SHARE * client.timeout)
             for draft, reader, missing in parts:
                 if missing is not None:
                     failed[draft.group] = RegistryError(f"{missing}. The brokers: {error}")
@@ -243,7 +244,7 @@ class LiveSource:
                     failed[draft.group] = error
                 else:
                     draft.problem("brokers", advice)
-                    reader.partition_states(deadline)
+                    reader.partition_states(last)
 
     def chroot_advice(self, group: str) -> str:
         """Return where the group, or the brokers, are if the chroot is not the right one; else an empty text."""

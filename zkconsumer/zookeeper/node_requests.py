@@ -196,7 +196,7 @@ class Requests(ABC):
     def _reading(self, one: Wanted, result: Any, deadline: Deadline) -> Reading:
         try:
             answer = self._await(result, deadline, one.path)
-        except NotPermittedError:
+        except (NotPermittedError, UnicodeDecodeError):  # a name of a user in an ACL, in the server's old encoding
             return Reading(one, forbidden=True)
         if answer is None:
             return Reading(one)

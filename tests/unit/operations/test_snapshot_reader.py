@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
+import socket
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import cast
+from time import sleep
+from typing import Any, cast
 
 import pytest
 
@@ -27,11 +31,14 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
 from zkconsumer.operations.brokers_reader import coordinating_partition, member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.held_groups import HeldGroups
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
+from zkconsumer.testing.fake_zookeeper_server import ConnectionRequests
+from zkconsumer.testing.wire_types import BYTES, INT32, TEXT
 from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
@@ -203,6 +210,28 @@ def test_owners_that_cannot_be_are_problems(cluster: FakeCluster, sources: list[
     assert parse_snapshot(format_snapshot(found)) == found
 
 
+def test_a_user_whose_name_no_client_can_decode_harms_nobody(
+    cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper's servers write a character beyond the first 65,536 as two surrogates, which are no UTF-8."""
+    a_group(cluster)
+
+    def rights(_: object, reader: Any, body: Any) -> None:
+        TEXT.read(reader)
+        INT32.write(body, 1)
+        INT32.write(body, 31)
+        TEXT.write(body, "digest")
+        BYTES.write(body, b"\xed\xa0\xbd\xed\xb8\x80:hash")
+        body.data += bytes(68)
+
+    monkeypatch.setattr(ConnectionRequests, "_get_acl", rights)
+    source = source_of(sources, cluster.zookeeper_connect)
+    for found in (source.snapshot("g"), dict(source.snapshots(["g"]))["g"]):
+        assert isinstance(found, GroupSnapshot)
+        assert found.members
+        assert not found.acls
+
+
 def test_a_forbidden_node_is_a_problem(cluster: FakeCluster, sources: list[LiveSource]) -> None:
     a_group(cluster)
     cluster.zookeeper.refuse("/consumers/g/owners", "read")
@@ -269,6 +298,68 @@ def test_one_broker_that_is_away_costs_its_partitions(sources: list[LiveSource])
     ends = {tp.partition: log.end for tp, log in found.logs.items()}
     assert sorted(ends.values(), key=str) == [0, None]
     assert [one.what for one in found.problems] == ["broker 1"]
+
+
+@contextmanager
+def silent_broker(cluster: FakeCluster, broker: int) -> Iterator[None]:
+    """Register a port in place of a broker. It takes connections, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        at = {"host": "127.0.0.1", "port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}
+        fields = {"version": 5, **at, "jmx_port": -1, "timestamp": "1"}
+        cluster.zookeeper.put(f"/brokers/ids/{broker}", json.dumps(fields).encode())
+        yield
+
+
+def test_silent_brokers_leave_time_for_leaders_in_zookeeper(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    a_group(cluster)
+    join(cluster, "k").close()
+    with silent_broker(cluster, 0):
+        found = source_of(sources, cluster.zookeeper_connect, timeout=2.0).snapshot("g")
+    assert "brokers" in [one.what for one in found.problems]
+    assert found.logs[TopicPartition("t", 0)].leader == 0
+
+
+def test_a_silent_coordinator_leaves_time_for_the_logs(sources: list[LiveSource]) -> None:
+    with FakeCluster(brokers=2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
+        cluster.zookeeper.put("/consumers/h/offsets/t/0", b"0")
+        join(cluster, "k").close()
+        leads = [present(cluster.log("t", number)).leader for number in (0, 1)]
+        with silent_broker(cluster, 1):
+            found = dict(source_of(sources, cluster.zookeeper_connect, timeout=3.0).snapshots(["g", "h"]))
+    for one in found.values():
+        assert isinstance(one, GroupSnapshot)
+        assert one.logs[TopicPartition("t", leads.index(0))].end == 0
+
+
+def test_a_group_without_a_coordinator_is_unknown_not_dead(sources: list[LiveSource]) -> None:
+    """The topic of offsets has no leader there, and all brokers that are left answer."""
+    with FakeCluster(brokers=2, zookeeper=True) as cluster:
+        cluster.create_topic("__consumer_offsets", 50)
+        cluster.move_leader("__consumer_offsets", coordinating_partition("g", 50), -1)
+        found = dict(source_of(sources, cluster.zookeeper_connect).snapshots(["g", "h"]))
+    unknown, dead = (cast("GroupSnapshot", found[name]) for name in ("g", "h"))
+    assert (unknown.brokers_group, unknown.kafka_offsets) == (None, None)
+    assert [problem.what for problem in unknown.problems] == ["brokers' group 'g'"]
+    assert (present(dead.brokers_group).state, dead.kafka_offsets) == ("Dead", {})
+
+
+def test_a_held_group_leaves_the_brokers_their_time(
+    cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reading of a large group may take longer than the timeout."""
+    a_group(cluster)
+    source, read = source_of(sources, cluster.zookeeper_connect, timeout=0.5), HeldGroups.read
+
+    def slow(held: HeldGroups, draft: GroupSnapshot, deadline: Deadline) -> object:
+        sleep(scaled(0.6))
+        return read(held, draft, deadline)
+
+    monkeypatch.setattr(HeldGroups, "read", slow)
+    ((_, found),) = source.snapshots(["g"])
+    assert cast("GroupSnapshot", found).lag(TopicPartition("t", 0)) == 1
 
 
 @pytest.mark.parametrize("away", [False, True])
