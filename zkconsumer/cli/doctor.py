@@ -49,7 +49,7 @@ Without GROUP it examines all groups, and names those that are ok with --verbose
 Nothing is written, except with --write-probe. What a finding means: zkconsumer help CHECK
 
 Exit codes: 0 no error was found; 1 an error was found, or a group is unknown; 2 wrong
-usage.
+usage; 130 after Ctrl-C, which ends --watch. After q it is that of the last look.
 """
 
 
@@ -117,6 +117,8 @@ def _examine(
             snapshots, progress = [*seen.changes, snapshots[-1]], seen.progress
         beside = None if chroots is None else chroots.get(group)
         found[group] = examine(snapshots, config, probe=probe, chroots=beside, progress=progress)
+    for gone in [] if before is None else before.keys() - found:
+        del before[gone]
     print(shown(found, arguments.format, verbose=arguments.verbose))
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 

@@ -167,8 +167,9 @@ def open_client(arguments: argparse.Namespace) -> ClusterClient:
     """Return the client that the options of :func:`add_connection_arguments` name. Raises ConfigException."""
     properties = read_properties(arguments.command_config) if arguments.command_config else {}
     config, warned = command_config(arguments.zookeeper, arguments.bootstrap_server, properties)
-    for warning in warned:
+    for warning in () if "warned" in arguments else warned:  # only once, also if the cluster is opened again
         print(f"zkconsumer: {arguments.command_config}: {warning}", file=sys.stderr)
+    arguments.warned = True
     return ClusterClient(config, arguments.timeout / 1000)
 
 

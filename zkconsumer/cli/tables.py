@@ -26,6 +26,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import accumulate
 from types import FrameType
 from typing import Any, Self, TextIO
 
@@ -191,9 +192,14 @@ _MOST_ROWS = 8
 _ERROR = 3
 
 
-def takes_colours(out: TextIO) -> bool:
+def shows_pages(out: TextIO | None) -> bool:
+    """Return whether this is a terminal that obeys escapes. None is an output that is closed."""
+    return out is not None and out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def takes_colours(out: TextIO | None) -> bool:
     """Return whether this is a terminal that shows colours, and its user wants them (https://no-color.org)."""
-    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return shows_pages(out) and not os.environ.get("NO_COLOR")
 
 
 def painted(text: str, level: int, out: TextIO | None = None) -> str:
@@ -214,10 +220,8 @@ def cut(text: str, width: int) -> str:
     """Return a text without colours in at most so many columns, with an ellipsis if it is longer."""
     if width_of(text) <= width:
         return text
-    text = text[: max(0, width)]
-    while text and width_of(text) >= width:
-        text = text[:-1]
-    return f"{text}…" if width > 0 else ""
+    kept = sum(columns < width for columns in accumulate(map(width_of, text[: max(0, width)])))
+    return f"{text[:kept]}…" if width > 0 else ""
 
 
 def fitted(line: str, width: int) -> str:
@@ -245,14 +249,27 @@ class Screen:
         self._out = out
         self._keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
         self._modes: list[Any] = []
-        self._stops: Any = None
+        self._stops = signal.getsignal(signal.SIGTSTP)
+        self._blank = True
 
     def __enter__(self) -> Self:
-        self._open()
-        self._stops = signal.signal(signal.SIGTSTP, self._suspend)
+        self._out.flush()
+        try:
+            self._open()
+            signal.signal(signal.SIGTSTP, self._suspend)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        try:
+            self._end()
+        except BaseException:  # a second Ctrl-C
+            self._end()
+            raise
+
+    def _end(self) -> None:
         signal.signal(signal.SIGTSTP, self._stops)
         self._close()
 
@@ -264,7 +281,7 @@ class Screen:
 
     def _close(self) -> None:
         self._write(_CLOSE)
-        if self._keys is not None:
+        if self._keys is not None and self._modes:
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._modes)
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
@@ -274,10 +291,13 @@ class Screen:
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._suspend)
         self._open()
+        self._blank = True
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        """Write past Python's buffer, which refuses a signal's handler that writes in the middle of another write."""
+        left = memoryview(text.encode(self._out.encoding, "backslashreplace"))
+        while left:
+            left = left[os.write(self._out.fileno(), left) :]
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines, as many as the terminal has room for. A line may be longer than the terminal is wide."""
@@ -286,17 +306,23 @@ class Screen:
         left = max(1, height - 1)
         for number, line in enumerate(lines):
             line = fitted(line, _MOST_ROWS * width)
-            left -= max(1, -(-width_of(line) // width))
+            columns = width_of(line)
+            # a wide character does not begin in the last column
+            left -= 1 if columns <= width else -(-columns // max(1, width - (not line.isascii())))
             if left < 0:
                 shown.append(cut(f"... {len(lines) - number} more lines", width))
                 break
             shown.append(line)
+        self._blank = False
         self._write("\x1b[H\x1b[2J" + "\n".join(shown))
 
     def quits(self, seconds: float) -> bool:
-        """Wait. Return whether the user pressed ``q``. Returns early after any key, and after a change of the size."""
+        """Wait. Return whether the user pressed ``q``.
+
+        Returns early after any key, after a change of the size, and when the process goes on after Ctrl-Z.
+        """
         end, size = time.monotonic() + seconds, shutil.get_terminal_size()
-        while (left := end - time.monotonic()) > 0 and size == shutil.get_terminal_size():
+        while (left := end - time.monotonic()) > 0 and not self._blank and size == shutil.get_terminal_size():
             if self._keys is None:
                 time.sleep(min(left, _TICK))
             elif select.select([self._keys], [], [], min(left, _TICK))[0]:
@@ -333,15 +359,15 @@ def watched(look: Callable[[], int], seconds: float, title: str) -> int:
     The first look may fail. After a later failure the output of the look before stays, marked as stale.
     """
     with terminated():
-        return _on_screen(look, seconds, title) if sys.stdout.isatty() else _in_turn(look, seconds)
+        return _on_screen(look, seconds, title) if shows_pages(sys.stdout) else _in_turn(look, seconds)
 
 
 def _in_turn(look: Callable[[], int], seconds: float) -> int:
     began = time.monotonic()
     look()
     while True:
-        sys.stdout.flush()
-        time.sleep(_rest(began, seconds))
+        print(end="", flush=True)
+        _pause(_rest(began, seconds))
         began = time.monotonic()
         try:
             print(flush=True)
@@ -367,6 +393,25 @@ def _on_screen(look: Callable[[], int], seconds: float, title: str) -> int:
                 since, stale = clock(), ""
             except ZkConsumerError as error:
                 stale = _stale(error)
+
+
+def _pause(seconds: float) -> None:
+    """Wait. Raises BrokenPipeError once nobody reads the standard output any more."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if reader_is_gone():
+            raise BrokenPipeError
+        time.sleep(min(left, 1.0))
+
+
+def reader_is_gone() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more: we write nothing while nothing happens."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # standard output is no file, as in a test, or it is closed
+        return False
 
 
 def _printed(look: Callable[[], int]) -> tuple[int, list[str]]:

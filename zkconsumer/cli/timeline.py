@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import select
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from functools import partial
 from time import monotonic, time
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
-from zkconsumer.cli.tables import printable, terminated
+from zkconsumer.cli.tables import printable, reader_is_gone, terminated
 from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
@@ -207,7 +206,7 @@ def _follow(arguments: argparse.Namespace) -> int:
                 _print(_json_lines(found, over, True))
             else:
                 _print([*report(found, ()), *map(rebalance_line, over)])
-            if _reader_is_gone():
+            if reader_is_gone():
                 return 0
     return 0
 
@@ -219,16 +218,6 @@ def _show_standing(found: tuple[TimelineEvent, ...], arguments: argparse.Namespa
         _print(_json_lines(found, rebalances(found), True))
     else:
         _print(report(found))
-
-
-def _reader_is_gone() -> bool:
-    """Return whether standard output is a pipe that nobody reads any more: we write nothing while nothing happens."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
-    except (OSError, ValueError):  # standard output is no file, as in a test
-        return False
 
 
 _FOLDED = frozenset({EventKind.CLAIMED, EventKind.RELEASED, EventKind.COMMITTED, EventKind.OFFSET_DELETED})

@@ -11,7 +11,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from typing import Any, Literal, NamedTuple, cast
@@ -27,10 +27,13 @@ from zkconsumer.cli.tables import (
     interval_argument,
     painted,
     printable,
+    reader_is_gone,
     render,
+    shows_pages,
     takes_colours,
     terminated,
 )
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import Level, counted, seconds
 from zkconsumer.operations.judgement import Judgement
@@ -97,11 +100,13 @@ class Rates:
         self._starts: dict[str, tuple[_Offsets, _Offsets]] = {}
 
     def after(self, watched: WatchedGroup) -> float | None:
-        """Return the rate after one more reading of a group, None after the first one.
+        """Return the rate after one more reading of a group, None after the first one, and after a failed one.
 
         It is measured over one to two minutes, and from the first reading on before that.
         """
         snapshot = watched.snapshot
+        if watched.failure or watched.judged is not snapshot:
+            return None  # the offsets are old
         committed = ((tp, snapshot.committed(tp)) for tp in snapshot.partitions())
         now = _Offsets(snapshot.taken, {tp: offset for tp, offset in committed if offset is not None})
         old, young = self._starts.get(watched.group, (now, now))
@@ -111,6 +116,10 @@ class Rates:
         span = now.taken - old.taken
         moved = sum(max(0, offset - old.offsets.get(tp, offset)) for tp, offset in now.offsets.items())
         return moved * 1000 / span if span > 0 else None
+
+    def forget_all_but(self, groups: Container[str]) -> None:
+        """Forget the groups that are gone."""
+        self._starts = {group: starts for group, starts in self._starts.items() if group in groups}
 
 
 class _Offsets(NamedTuple):
@@ -126,6 +135,7 @@ def rows_of(board: Board, rates: Rates, sort: str = SORTS[0], now: int | None = 
     judged = {name: (watched, board.judgements.get(name, Judgement())) for name, watched in board.groups.items()}
     documents = cast(Sequence[Mapping[str, Any]], groups_document(judged, now)["groups"])
     rows = [_row(one, judged[one["group"]][1], rates.after(judged[one["group"]][0])) for one in documents]
+    rates.forget_all_but(judged)
     orders: Mapping[str, Callable[[GroupRow], Any]] = {
         "severity": lambda row: (-row.level, row.rank, -row.lag, row.group),
         "lag": lambda row: (-row.lag, row.group),
@@ -224,7 +234,7 @@ def run(arguments: argparse.Namespace) -> int:
     with terminated(), _silent():
         poller.start()
         try:
-            if sys.stdout.isatty() and not arguments.once:
+            if shows_pages(sys.stdout) and not arguments.once:
                 return _on_screen(poller, arguments)
             return _in_turn(poller, arguments)
         finally:
@@ -245,14 +255,23 @@ def _silent() -> Iterator[None]:
 def _in_turn(poller: Poller, arguments: argparse.Namespace) -> int:
     rates, polls = Rates(), 0
     while True:
-        board = poller.wait(polls, 1.0)
+        board = _living(poller.wait(polls, 1.0))
+        if reader_is_gone():
+            raise BrokenPipeError
         if board.polls > polls:
             polls = board.polls
             rows = rows_of(board, rates, arguments.sort)
             print("\n".join([f"{clock()} {head(board, arguments.interval)[-1]}", *plain(rows)]), flush=True)
-            if arguments.once or board.ended:
+            if arguments.once:
                 return 1 if board.failure else 0
             print(flush=True)
+
+
+def _living(board: Board) -> Board:
+    """Return the board. Raises: ZkConsumerError if no further one comes."""
+    if board.ended:
+        raise ZkConsumerError("the thread that reads the groups has ended by an error in zkconsumer itself")
+    return board
 
 
 def _on_screen(poller: Poller, arguments: argparse.Namespace) -> int:
@@ -260,7 +279,7 @@ def _on_screen(poller: Poller, arguments: argparse.Namespace) -> int:
     with Screen(sys.stdout) as screen:
         while True:
             if poller.board is not board:
-                board = poller.board
+                board = _living(poller.board)
                 rows = rows_of(board, rates, arguments.sort)
             width, height = shutil.get_terminal_size()
             above = [*(fitted(line, width) for line in head(board, arguments.interval)), ""]

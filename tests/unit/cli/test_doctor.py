@@ -100,3 +100,19 @@ def test_hostile_text_does_not_reach_the_terminal(doctor: Printed) -> None:
         said = doctor([evil], "--format", form, code=1)
         assert not any(ord(one) < 32 and one != "\n" for one in said)
         assert "evil" in said
+
+
+def test_a_watch_forgets_groups_that_are_gone(doctor: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of console consumers come and go by the thousand."""
+
+    def twice(look: Any, *_: object) -> int:
+        look()
+        assert set(look.args[2]) == {"g", "console"}
+        (tmp_path / "group.jsonl").unlink()
+        write_snapshots(str(tmp_path / "group.jsonl"), [later(healthy(), 60)])
+        look()
+        assert set(look.args[2]) == {"g"}
+        return 0
+
+    monkeypatch.setattr("zkconsumer.cli.doctor.watched", twice)
+    doctor([healthy(), replace(healthy(), group="console")], "--watch", "1")

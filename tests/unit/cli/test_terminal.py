@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ import pytest
 from tests.group_snapshots import group_snapshot
 from tests.programs import run_python
 from tests.timing import eventually, scaled
-from zkconsumer.cli.tables import cut, painted, watched, width_of
+from tests.values import present
+from zkconsumer.cli.tables import Screen, cut, painted, watched, width_of
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.snapshot_file import write_snapshots
@@ -33,14 +35,14 @@ CLOSED = "\x1b[?25h\x1b[?1049l"
 class Terminal:
     """A command in a terminal of this size."""
 
-    def __init__(self, *words: str, rows: int = 24, columns: int = 80) -> None:
+    def __init__(self, *words: str, rows: int = 24, columns: int = 80, kind: str = "xterm") -> None:
         self._near, far = pty.openpty()
         fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._modes = termios.tcgetattr(far)
         self._far = far
         names = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
         command = [sys.executable, "-m", "zkconsumer", *words]
-        self.process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env={**names, "TERM": "xterm"})
+        self.process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env={**names, "TERM": kind})
         self._seen = b""
 
     def text(self) -> str:
@@ -73,8 +75,8 @@ class Terminal:
 
 
 @contextmanager
-def in_terminal(*words: str, **size: int) -> Iterator[Terminal]:
-    made = Terminal(*words, **size)
+def in_terminal(*words: str, **more: Any) -> Iterator[Terminal]:
+    made = Terminal(*words, **more)
     try:
         yield made
     finally:
@@ -115,9 +117,11 @@ def test_a_signal_gives_the_terminal_back(number: signal.Signals, file: str) -> 
         assert made.ended() == 130
 
 
-def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(file: str) -> None:
-    with in_terminal("top", "--from", file) as made:
-        made.shows("2 groups at")
+@pytest.mark.parametrize("words", [["top"], ["doctor", "--watch", "9999"]])
+def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(words: list[str], file: str) -> None:
+    """Then the page is drawn again, and not only after the interval."""
+    with in_terminal(*words, "--from", file) as made:
+        made.shows("q ends")
         made.process.send_signal(signal.SIGTSTP)
         made.shows(CLOSED)
 
@@ -126,8 +130,79 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(file: str) -> None:
             return made.text().count("\x1b[?1049h") == 2
 
         eventually(goes_on, 60, made.text)
+        eventually(lambda: "q ends" in made.text().rpartition("\x1b[?1049h")[2], 60, made.text)
         made.press(b"q")
-        assert made.ended() == 0
+        assert made.ended() == (0 if words == ["top"] else 1)
+
+
+def test_ctrl_z_in_the_middle_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal takes nothing more for a while, as after Ctrl-S or through a slow line."""
+    near, far = pty.openpty()
+    before, sent, seen = termios.tcgetattr(far), threading.Event(), bytearray()
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("LINES", "1000")
+
+    def stop() -> None:
+        signal.pthread_kill(present(threading.main_thread().ident), signal.SIGTSTP)
+        sent.set()
+
+    def read() -> None:
+        sent.wait(scaled(60))
+        while b"the end" not in seen:
+            seen.extend(os.read(near, 1 << 16))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with os.fdopen(far, "w") as out, os.fdopen(near, "rb", buffering=0):
+        monkeypatch.setattr(sys, "stdin", out)
+        with Screen(out) as screen:
+            threading.Timer(0.2, stop).start()
+            screen.draw(["x" * 1000] * 999)
+        print("the end", file=out, flush=True)
+        reader.join(scaled(60))
+        assert seen.count(b"\x1b[?1049h") == 2
+        assert termios.tcgetattr(far) == before
+
+
+def test_a_second_ctrl_c_does_not_keep_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = pty.openpty()
+    before, restore, again = termios.tcgetattr(far), termios.tcsetattr, [KeyboardInterrupt]
+
+    def interrupted(*given: Any) -> None:
+        if again:
+            raise again.pop()
+        restore(*given)
+
+    with os.fdopen(far, "w") as out, os.fdopen(near, "rb", buffering=0):
+        monkeypatch.setattr(sys, "stdin", out)
+        with pytest.raises(KeyboardInterrupt), Screen(out):
+            monkeypatch.setattr(termios, "tcsetattr", interrupted)
+        assert termios.tcgetattr(far) == before
+
+
+def test_a_terminal_that_obeys_no_escapes_gets_plain_text(file: str) -> None:
+    with in_terminal("top", "--interval", "1", "--from", file, kind="dumb") as made:
+        eventually(lambda: made.text().count("1 error in") > 1, 60, made.text)
+        made.press(b"\x03")
+        made.process.wait(scaled(60))
+        assert "\x1b" not in made.text()
+
+
+@pytest.mark.parametrize("words", ["doctor --watch 9999", "top --interval 9999"])
+def test_a_command_ends_with_the_reader_of_its_output(words: str, file: str) -> None:
+    """It would wait for its next look, and a shell for the command."""
+    command = f"{sys.executable} -m zkconsumer {words} --from {file}"
+    said = subprocess.run(["sh", "-c", f"{command} | head -1"], capture_output=True, timeout=scaled(60), check=True)
+    assert said.stdout
+    assert not said.stderr
+
+
+@pytest.mark.parametrize("words", ["doctor", "top --once", "groups --describe --all-groups"])
+def test_a_closed_output_is_no_error(words: str, file: str) -> None:
+    command = f"{sys.executable} -m zkconsumer {words} --from {file} >&-"
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=scaled(60), check=False)
+    assert "Traceback" not in said.stderr
 
 
 def test_a_failed_look_is_marked_as_stale_in_a_pipe(
@@ -180,6 +255,7 @@ def test_colours_are_for_terminals(
         ("日本語", 4, "日…"),
         ("abc", 0, ""),
         ("abc", 1, "…"),
+        ("日" * 500_000, 2400, "日" * 1199 + "…"),  # in no time
     ],
 )
 def test_a_text_is_cut_to_columns(text: str, width: int, shown: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from zkconsumer.cli.top import Rates, head, laid_out, plain, rows_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.api import judge_watched
 from zkconsumer.operations.serving.poller import Board
+from zkconsumer.operations.serving.watched_group import unread
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 ILL = replace(with_owner(healthy(), "t:1", ephemeral_owner=0), group="ill")
@@ -44,6 +47,32 @@ def test_a_rate_is_that_of_one_to_two_minutes() -> None:
     assert found == [None, *[60.0] * 5]
     still = [rates.after(watched(at(second, 1500, 9_999))) for second in (210, 270, 330)]
     assert still[-1] == 0
+    away = unread(watched(at(390, 1500, 9_999)), "no ZooKeeper")
+    assert rates.after(away) is None
+
+
+def test_rates_of_groups_that_are_gone_are_forgotten() -> None:
+    """Groups of console consumers come and go by the thousand."""
+    rates = Rates()
+    for groups in ([watched(at(0, 0, 9_999)).snapshot], []):
+        rows_of(board(*groups), rates, now=NOW)
+    assert rates.after(watched(at(60, 600, 9_999))) is None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("words", [["--once"], []])
+def test_a_thread_that_has_died_ends_the_command(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(arguments: object) -> AbstractContextManager[None]:
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit  # nobody prints it
+        return nullcontext()
+
+    monkeypatch.setattr("zkconsumer.cli.top.open_source", dies)
+    line = CommandLine(capsys)
+    assert line.run("top", *words, "--zookeeper", "127.0.0.1:1") == 1
+    assert "the thread that reads the groups has ended" in line.err
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 300])

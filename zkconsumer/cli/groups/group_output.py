@@ -175,7 +175,9 @@ def warn_of_findings(name: str, judgement: Judgement, where: str) -> None:
         warn(f"{word}: Consumer group '{printable(name)}': {printable(one.text)}.")
     if bad:
         more = f"{len(bad) - MOST_WARNINGS} more; " if len(bad) > MOST_WARNINGS else ""
-        warn(f"({more}what to do: zkconsumer doctor {shlex.quote(printable(name))}{where and ' '}{where})")
+        quoted = shlex.quote(printable(name))
+        words = [where, "--", quoted] if name.startswith("-") else [quoted, where]
+        warn(f"({more}what to do: zkconsumer doctor {' '.join(filter(None, words))})")
 
 
 def warn_of_problems(snapshot: GroupSnapshot) -> None:
@@ -191,5 +193,5 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """Print a line on standard error, after all that was printed before."""
-    sys.stdout.flush()
+    print(end="", flush=True)
     print(text, file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ The checks are pure; any thread. One thread at a time uses the client of the que
 
 from __future__ import annotations
 
+import shlex
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +54,7 @@ def chroot_mistakes(seen: Observations) -> Iterator[Finding]:
     beside = seen.chroots
     if not snapshot.brokers:
         why = why_unread(snapshot, paths.BROKER_IDS)
-        likely = [f"{servers}{one}" for one, found in sorted((beside or {}).items()) if "brokers" in found]
+        likely = [shlex.quote(f"{servers}{one}") for one, found in sorted((beside or {}).items()) if "brokers" in found]
         if why:
             yield unknown(f"whether brokers are registered in this chroot: {why}", node=paths.BROKER_IDS)
         elif not any(
@@ -159,7 +160,7 @@ def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -
         "; ".join(texts) + made,
         path,
         "let all members log in as one user and set zookeeper.set.acl alike; then give the nodes the same rights"
-        f" (getAcl {path} shows how to write them): "
+        f" ({shell_command(snapshot, 'getAcl', path)} shows how to write them): "
         + shell_command(snapshot, "setAcl", "-R", snapshot.path(part), "ACL"),
     )
 

@@ -167,11 +167,15 @@ def delete_node(snapshot: GroupSnapshot, path: str, version: int) -> str:
 
 
 def our_command(snapshot: GroupSnapshot, *words: str, brokers: bool = False) -> str:
-    """Return a command of this package for the cluster of this snapshot. ``brokers``: the command asks them too."""
+    """Return a command of this package for the cluster of this snapshot. ``brokers``: the command asks them too.
+
+    A group such as ``--all-groups`` comes last. Otherwise the command would take the name for an option.
+    """
     where = ["--zookeeper", snapshot.zookeeper] if snapshot.zookeeper else []
     if snapshot.bootstrap and (brokers or not where):
         where += ["--bootstrap-server", snapshot.bootstrap]
-    return shlex.join(["zkconsumer", *words, *where])
+    last = ["--", snapshot.group] if snapshot.group.startswith("-") and snapshot.group in words else []
+    return shlex.join(["zkconsumer", *(word for word in words if word not in last), *where, *last])
 
 
 def process_of(snapshot: GroupSnapshot, consumer: ConsumerId) -> str:

@@ -60,7 +60,7 @@ def _committed(snapshot: GroupSnapshot) -> Iterator[tuple[TopicPartition, _Commi
 
 
 def _reset(snapshot: GroupSnapshot, tp: TopicPartition, where: str) -> str:
-    words = ["groups", "--reset-offsets", "--group", snapshot.group, "--topic", f"{tp.topic}:{tp.partition}", where]
+    words = ["groups", "--reset-offsets", f"--group={snapshot.group}", f"--topic={tp.topic}:{tp.partition}", where]
     owner = snapshot.owners.get(tp)
     member = snapshot.members.get(ConsumerId(owner.thread.rpartition("-")[0])) if owner is not None else None
     first = "stop its owner, since a Scala member writes over a reset: " if _is_scala(member) else ""

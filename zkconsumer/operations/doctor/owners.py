@@ -315,8 +315,8 @@ def _thread_dump(node: MemberNode | None) -> str:
     kind = MemberKind.UNKNOWN if node is None else member_kind(node)
     if kind is MemberKind.SPARK:
         return "the query's progress, and the thread dumps in Spark's page of its executors"
-    python = "py-spy dump --pid PID; connector.state; kill -ABRT PID prints all threads and ends it, if it runs with"
-    python += " python -X faulthandler"
+    python = "py-spy dump --pid PID; connector.state; kill -ABRT PID ends it, and first prints all threads if it runs"
+    python += " with python -X faulthandler"
     if kind in (MemberKind.ZKCONSUMER, MemberKind.BRIDGE):
         return python
     java = "kill -QUIT PID makes a JVM print its threads on its standard output, as jstack does, and goes on"

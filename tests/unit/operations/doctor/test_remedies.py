@@ -40,7 +40,7 @@ from tests.values import present
 from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
 from zkconsumer.core.registration import NUDGE
 from zkconsumer.model import ConsumerId
-from zkconsumer.operations.doctor import CHECKS, ClockProbe
+from zkconsumer.operations.doctor import CHECKS, ClockProbe, examine
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, NoteSummary
 from zkconsumer.testing import FakeCluster
 
@@ -146,6 +146,23 @@ def test_what_is_left_after_a_command_is_told() -> None:
     ill = with_owner(SCALA_HEIR, "t:1", ephemeral_owner=0)
     mended = typed(ill, diagnosed("persistent-owner", ill)[0].remedy)
     assert "create -e /consumers/g/ids/g_nudge" in diagnosed("unowned-partition", mended)[0].remedy
+
+
+NAME = "--execute $(touch hurt)"
+
+
+def test_commands_in_remedies_take_every_name_as_a_name() -> None:
+    """A shell runs nothing that a name says, and a command takes no name for an option."""
+    commands = 0
+    for looks, _, _ in CASES.values():
+        ill = [replace(one, group=NAME) for one in ([looks] if isinstance(looks, GroupSnapshot) else looks)]
+        for remedy in (one.remedy for one in examine(ill, chroots={"/$(touch hurt)": ("brokers",)})):
+            assert "$(" not in re.sub("'[^']*'", "", remedy)
+            for command in re.findall(r"zkconsumer (.*)", remedy):
+                words = shlex.split(command)
+                assert NAME not in words[: words.index("--")] if NAME in words else f"--group={NAME}" in words
+                commands += NAME in words
+    assert commands > 5
 
 
 def test_remedies_of_options_suffice() -> None:
