@@ -109,7 +109,7 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 100_000):
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and 1 <= int(text) <= 100_000):
         raise argparse.ArgumentTypeError(f"{text!a} is no number from 1 to 100000")
     return int(text)
 
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
                 pass
         finally:
             if not server.close(_CLOSE_SECONDS):
-                print("zkconsumer serve: a reading was still under way", file=sys.stderr)
+                print("zkconsumer serve: a reading, or a write of the history, was still under way", file=sys.stderr)
     return 0
 
 

@@ -5,7 +5,8 @@ which any thread may read, and to the sample of the present minute. When a minut
 written in one transaction, with the rebalances and findings since. Other threads ask it for what the file has.
 
 Nothing of this can stop the answers. What cannot be written stays in memory for an hour. :attr:`GroupHistory.state`
-says what is wrong, and the log says so once.
+says what is wrong, and the log says so once. A file system that hangs also hangs the thread: then the trends are
+unknown, and the state says so.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ SPANS = {"day": (DAY, MINUTE), "week": (7 * DAY, TEN_MINUTES)}
 """The graphs: the seconds that they show, and the seconds of a point."""
 PENDING_MINUTES = 60
 """The samples that wait for a file that cannot be written. Older ones are dropped."""
+PENDING_GONE = 1000
+"""The most groups that are gone, and whose last samples wait for the file."""
+HANGS_SECONDS = 60.0
+"""A thread that has not looked at the board for so long hangs in the file system."""
 JUMP_MS = 60_000
 """A clock that differs from the time that has passed by so much was set."""
 TRUST_SECONDS = 3600.0
-"""So long after the clock was set nothing is deleted for its age: the clock may be wrong."""
+"""So long after the begin, and after the clock was set, nothing is deleted for its age: the clock may be wrong."""
 _PRUNE_SECONDS = 600.0
-_ASKED = 64
-"""The most requests that wait for the thread."""
+ASKED = 16
+"""The most requests that wait for the thread. With the event streams they leave connections for other requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,8 @@ class HistoryState:
     """How the history is. ``file`` is its name, empty without a file. Times are milliseconds since 1970.
 
     ``failure`` says why it cannot be written, empty if it can. ``written`` is the last time that it was, ``since`` its
-    begin. ``size`` and ``limit`` are bytes. ``clock`` says how the clock was set, and when. ``dropped`` counts the
-    samples that could not be written in time.
+    begin. ``size`` and ``limit`` are bytes. ``clock`` says how the clock was set. ``dropped`` counts the samples
+    that were not written.
     """
 
     file: str = ""
@@ -122,13 +127,28 @@ class GroupHistory:
         self._limits = limits or Limits()
         self._now = clock
         self._monotonic = monotonic
-        self.trends: Mapping[str, GroupTrend] = {}
-        self.state = HistoryState(file=path or "", limit=self._limits.size if path else 0)
-        self._asked: queue.Queue[tuple[Callable[[HistoryReader], object], Future[object]] | None] = queue.Queue(_ASKED)
+        self._trends: Mapping[str, GroupTrend] = {}
+        self._state = HistoryState(file=path or "", limit=self._limits.size if path else 0)
+        self._looked = monotonic()
+        self._asked: queue.Queue[tuple[Callable[[HistoryReader], object], Future[object]] | None] = queue.Queue(ASKED)
         self._opened: Future[None] = Future()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zkconsumer-serve-history", daemon=True)
         self._collected = _Collected(self._limits)
+
+    def _hangs(self) -> bool:
+        return self._monotonic() - self._looked > HANGS_SECONDS
+
+    @property
+    def trends(self) -> Mapping[str, GroupTrend]:
+        """The trends of all groups, none while the thread hangs."""
+        return {} if self._hangs() else self._trends
+
+    @property
+    def state(self) -> HistoryState:
+        """How the history is."""
+        state = self._state
+        return replace(state, failure=f"{state.file}: the file system does not answer") if self._hangs() else state
 
     def start(self, timeout: float = 10.0) -> None:
         """Start the thread, and wait until it has opened the file. Raises: ConfigException for a wrong file."""
@@ -145,8 +165,8 @@ class GroupHistory:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def graph(self, group: str, span: str, timeout: float = 5.0) -> dict[str, object] | None:
-        """Return the history of a group for JSON; ``span`` is a key of :data:`SPANS`. None: it cannot be read now."""
+    def graph(self, group: str, span: str, timeout: float = 5.0) -> dict[str, object] | str:
+        """Return the history of a group for JSON, or why it cannot be read now. ``span`` is a key of :data:`SPANS`."""
         now = int(self._now())
         seconds, step = SPANS[span]
 
@@ -160,8 +180,8 @@ class GroupHistory:
                 "until": now * 1000,
                 "step": step,
                 "samples": {name: [one[name] for one in samples] for name in names},
-                "rebalances": [one.document() for one in file.rebalances(group, since, now)[-_MOST_SHOWN:]],
-                "findings": [one.document() for one in file.findings(group, since, now)[-_MOST_SHOWN:]],
+                "rebalances": [one.document() for one in file.rebalances(group, since, now, _MOST_SHOWN)],
+                "findings": [one.document() for one in file.findings(group, since, now, _MOST_SHOWN)],
                 "state": self.state.document(),
             }
 
@@ -169,26 +189,32 @@ class GroupHistory:
         try:
             self._asked.put_nowait((read, future))
             found = future.result(timeout)
-        except (queue.Full, FutureTimeoutError, sqlite3.Error, OSError):
+        except (queue.Full, FutureTimeoutError):  # before OSError: this timeout is one
             future.cancel()
-            return None
-        return found if isinstance(found, dict) else None
+            found = None
+        except (sqlite3.Error, OSError) as error:
+            return str(error)
+        return found if isinstance(found, dict) else self.state.failure or "it is busy"
 
     # ---- the thread
 
     def _run(self) -> None:
         try:
             self.open()
-        except ConfigException as error:
+        except Exception as error:  # noqa: BLE001 (start() raises it)
             self._opened.set_exception(error)
             return
         self._opened.set_result(None)
-        try:
-            while not self._stopping.is_set():
-                self._answer()
+        while not self._stopping.is_set():
+            self._answer()
+            try:
                 self.look()
-        finally:
-            self.close()
+            except Exception as error:  # hostile content may raise anything, and the next reading may be taken in
+                if not self._state.failure:
+                    log.exception("the history could not take a reading in")
+                self._trends = {}
+                self._state = replace(self._state, failure=f"{type(error).__name__}: {error}")
+        self.close()
 
     def open(self) -> None:
         """Open the file, if there is one, and take the last hour from it. Raises: ConfigException for a wrong file.
@@ -204,16 +230,18 @@ class GroupHistory:
             self._fail(f"{self._path}: {error}")
         else:
             self._collected.load(int(self._now()))
-            self.trends = dict(self._collected.trends)
+            self._trends = dict(self._collected.trends)
 
     def close(self) -> None:
         """Write what is left, and close the file."""
         collected = self._collected
         collected.finish_minute()
-        self._write()
-        if collected.file is not None:
-            collected.file.close()
-            collected.file = None
+        try:
+            self._write()
+        finally:
+            if collected.file is not None:
+                collected.file.close()
+                collected.file = None
 
     def _answer(self) -> None:
         """Serve a request, or wait for one for :data:`TICK` seconds."""
@@ -236,19 +264,23 @@ class GroupHistory:
         """Take the latest board in, if it is another one. Write once a minute."""
         collected, board = self._collected, self._board()
         now, at = int(self._now() * 1000), self._monotonic()
+        self._looked = at
         if moved := collected.clock_moved(now, at):
-            self.state = replace(self.state, clock=moved)
+            self._state = replace(self._state, clock=moved)
             log.warning("history: %s", moved)
         if board.completed is None or board is collected.board:
             return
         ended = collected.minute_ended(now)
         collected.take(board, now, at)
-        self.trends = dict(collected.trends)
+        self._trends = dict(collected.trends)
         if ended:
             self._write()
 
     def _write(self) -> None:
-        """Write what is pending. A failure leaves it pending, and closes a file that may be damaged."""
+        """Write what is pending. A failure leaves it pending, and closes a file that may be damaged.
+
+        What no file can take is dropped: otherwise one hostile value would keep out all groups.
+        """
         collected = self._collected
         if self._path is None:
             collected.forget()
@@ -260,23 +292,27 @@ class GroupHistory:
             self._open_again()
         file = collected.file
         if file is None:
-            self.state = replace(self.state, dropped=self.state.dropped + collected.bound())
+            self._drop(collected.bound())
             return
         now = int(self._now() * 1000)
         try:
             collected.write(file, now // 1000, self._monotonic())
             since = file.since()
-            self.state = replace(
-                self.state, failure="", written=now, since=None if since is None else since * 1000, size=file.size()
+            self._state = replace(
+                self._state, failure="", written=now, since=None if since is None else since * 1000, size=file.size()
             )
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, sqlite3.Error | OSError):
+                self._drop(collected.forget())
+                raise
             self._fail(f"{self._path}: {error}")
-            with suppress(sqlite3.Error):
-                file.roll_back()
             if not isinstance(error, sqlite3.OperationalError):  # damaged: perhaps somebody moves it away
                 collected.file = None
                 file.close()
-            self.state = replace(self.state, dropped=self.state.dropped + collected.bound())
+            self._drop(collected.bound())
+
+    def _drop(self, samples: int) -> None:
+        self._state = replace(self._state, dropped=self._state.dropped + samples)
 
     def _open_again(self) -> None:
         try:
@@ -285,9 +321,9 @@ class GroupHistory:
             self._fail(str(error))
 
     def _fail(self, why: str) -> None:
-        if not self.state.failure:
+        if not self._state.failure:
             log.warning("the history cannot be written; what is new stays in memory for an hour: %a", why)
-        self.state = replace(self.state, failure=why)
+        self._state = replace(self._state, failure=why)
 
 
 _MOST_SHOWN = 200
@@ -325,6 +361,7 @@ class _Collected:
         """Return how the clock was set since the last look, empty if it was not."""
         before, self._clock = self._clock, (now, at)
         if before is None:
+            self._trusted_from = at + TRUST_SECONDS
             return ""
         moved = now - before[0] - int((at - before[1]) * 1000)
         if abs(moved) < JUMP_MS:
@@ -387,37 +424,41 @@ class _Collected:
             self._pending.samples.setdefault(name, []).append(known.sample)
             known.sample = None
 
-    def forget(self) -> None:
-        """Forget what is pending."""
-        self._pending = _Pending()
+    def forget(self) -> int:
+        """Forget what is pending. Return the number of its samples."""
+        pending, self._pending = self._pending, _Pending()
+        return sum(map(len, pending.samples.values()))
 
     def bound(self) -> int:
         """Drop what has waited for too long. Return the number of dropped samples."""
-        dropped = 0
-        for name, samples in list(self._pending.samples.items()):
+        dropped, pending = 0, self._pending
+        for name in [name for name in pending.samples if name not in self._groups][:-PENDING_GONE]:
+            dropped += len(pending.samples.pop(name))
+            for waiting in (pending.rebalances, pending.findings):
+                waiting.pop(name, None)
+        for name, samples in pending.samples.items():
             over = max(0, len(samples) - PENDING_MINUTES)
             dropped += over
             del samples[:over]
-            self._pending.findings.get(name, [])[:-PENDING_MINUTES] = []
+            pending.findings.get(name, [])[:-PENDING_MINUTES] = []
         return dropped
 
     def write(self, file: HistoryFile, now: int, at: float) -> None:
         """Write all that is pending in one transaction. ``now`` is seconds since 1970. Raises: sqlite3.Error."""
         file.shrink()
-        file.begin()
-        file.add_samples(self._pending.samples)
-        for name, watched in self._pending.rebalances.items():
-            found = events(watched.changes)
-            if any(one.kind is EventKind.DATA_SET_BACK for one in found):
-                file.begin_anew(name)
-            file.add_rebalances(name, rebalances(found))
-        for name, noted in self._pending.findings.items():
-            for when, told, complete in noted:
-                file.note_findings(name, told, when, complete=complete)
         pruned = at >= self._trusted_from and at - self._pruned >= _PRUNE_SECONDS
-        if pruned:
-            file.prune(now)
-        file.commit()
+        with file.transaction():
+            file.add_samples(self._pending.samples)
+            for name, watched in self._pending.rebalances.items():
+                found = events(watched.changes)
+                if any(one.kind is EventKind.DATA_SET_BACK for one in found):
+                    file.begin_anew(name)
+                file.add_rebalances(name, rebalances(found))
+            for name, noted in self._pending.findings.items():
+                for when, told, complete in noted:
+                    file.note_findings(name, told, when, complete=complete)
+            if pruned:
+                file.prune(now)
         self.forget()
         if pruned:
             self._pruned = at

@@ -45,9 +45,10 @@ class Advance:
 class GroupTrend:
     """A group after its latest reading.
 
-    ``lag`` is the sum over the topics that the group has not left, None if the latest reading tells none. ``minutes``
-    maps minutes since 1970 to the largest lag in them. ``totals`` are those of the last minutes, oldest first.
-    ``latest`` is what the latest reading added, None if it added nothing that is known.
+    ``lag`` is the sum over the topics that the group has not left, None if the latest reading tells none. A partition
+    of which it tells nothing keeps its lag: otherwise a broker that is away would look like progress. ``minutes`` maps
+    minutes since 1970 to the largest lag in them. ``totals`` are those of the last minutes, oldest first. ``latest`` is
+    what the latest reading added, None if it added nothing that is known.
     """
 
     lag: int | None = None
@@ -96,9 +97,9 @@ def followed(
     if watched.failure:
         return replace(trend, lag=None, latest=None)
     current = [tp for tp in watched.snapshot.partitions() if not judgement.abandoned(tp.topic)]
-    taken = watched.snapshot.taken
-    lags = [known.lag for tp in current if (known := watched.lags.get(tp)) is not None and known.taken == taken]
-    lag = sum(lags) if lags else None
+    lags = [known for tp, known in watched.lags.items() if not judgement.abandoned(tp.topic)]
+    told = any(known.taken == watched.snapshot.taken for known in lags)
+    lag = sum(known.lag for known in lags) if told else None
     last = trend.totals[-1] if trend.totals else None
     latest, totals = None, trend.totals
     if before is None or last is None:

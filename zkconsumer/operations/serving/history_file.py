@@ -12,6 +12,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -34,6 +35,8 @@ MOST_EVENTS = 2000
 LONGEST = 2000
 """The most characters of a finding's text."""
 BUSY_SECONDS = 2.0
+_LARGEST = 2**63 - 1
+"""The largest number that SQLite takes. Offsets that anybody may write to nodes can have larger sums."""
 _PAGE = 4096
 _FULL, _EMPTIED = 0.9, 0.8
 """Shares of the size: beyond the first one, the oldest part is deleted until the second one is reached."""
@@ -135,14 +138,9 @@ class HistoryReader:
     """Whether this is the writer."""
 
     def close(self) -> None:
-        """Forget what is not committed, and close the file."""
-        self.roll_back()
-        self._database.close()
-
-    def roll_back(self) -> None:
-        """Forget the transaction, if there is one."""
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+        """Close the file, also a damaged one."""
+        with suppress(sqlite3.Error):
+            self._database.close()
 
     def groups(self) -> list[str]:
         """Return the names of all groups, sorted."""
@@ -161,23 +159,23 @@ class HistoryReader:
         )
         return [Sample(*row) for row in rows]
 
-    def rebalances(self, group: str, since: int, until: int) -> list[Rebalance]:
-        """Return the rebalances of a group, oldest first."""
+    def rebalances(self, group: str, since: int, until: int, most: int = _LARGEST) -> list[Rebalance]:
+        """Return the rebalances of a group, oldest first, and not more than the latest ``most``."""
         rows = self._database.execute(
             "SELECT events FROM rebalances WHERE grp = (SELECT id FROM groups WHERE name = ?)"
-            " AND at BETWEEN ? AND ? ORDER BY at, id",
-            (_bytes(group), since, until),
-        )
-        return list(rebalances([event for row in rows for event in _unpacked(row[0])]))
+            " AND at BETWEEN ? AND ? ORDER BY at DESC, id DESC LIMIT ?",
+            (_bytes(group), since, until, most),
+        ).fetchall()
+        return list(rebalances([event for row in reversed(rows) for event in _unpacked(row[0])]))
 
-    def findings(self, group: str, since: int, until: int) -> list[PastFinding]:
-        """Return the findings of a group that it had at any moment of this time, oldest first."""
+    def findings(self, group: str, since: int, until: int, most: int = _LARGEST) -> list[PastFinding]:
+        """Return the findings that a group had at any moment of this time, as :meth:`rebalances`."""
         rows = self._database.execute(
-            "SELECT name, node, level, text, link, came, seen, went FROM findings WHERE grp ="
-            " (SELECT id FROM groups WHERE name = ?) AND came <= ? AND coalesce(went, seen) >= ? ORDER BY came, id",
-            (_bytes(group), until, since),
-        )
-        return [PastFinding(row[0], _text(row[1]), *row[2:]) for row in rows]
+            "SELECT name, node, level, text, link, came, seen, went FROM findings WHERE grp = (SELECT id FROM groups"
+            " WHERE name = ?) AND came <= ? AND coalesce(went, seen) >= ? ORDER BY came DESC, id DESC LIMIT ?",
+            (_bytes(group), until, since, most),
+        ).fetchall()
+        return [PastFinding(row[0], _text(row[1]), *row[2:]) for row in reversed(rows)]
 
 
 class HistoryFile(HistoryReader):
@@ -220,13 +218,12 @@ class HistoryFile(HistoryReader):
         )
         return int(pages - free) * _PAGE
 
-    def begin(self) -> None:
-        """Begin a transaction that writes. It waits :data:`BUSY_SECONDS` for another process."""
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the body writes, or nothing of it. Waits :data:`BUSY_SECONDS` for another process."""
         self._database.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        """Commit the transaction."""
-        self._database.execute("COMMIT")
+        with self._database:
+            yield
 
     def _id(self, group: str) -> int:
         name = _bytes(group)
@@ -236,11 +233,12 @@ class HistoryFile(HistoryReader):
     def add_samples(self, samples: Mapping[str, Iterable[Sample]]) -> None:
         """Add samples of minutes, and those of the ten minutes around them."""
         for group, found in samples.items():
-            number = self._id(group)
+            key = self._id(group)
             for one in found:
-                rest = one.seconds, one.lag, one.consumed, one.produced, one.severity
+                numbers = (one.lag, one.consumed, one.produced, one.severity)
+                rest = one.seconds, *(None if number is None else min(number, _LARGEST) for number in numbers)
                 for span in (MINUTE, TEN_MINUTES):
-                    self._database.execute(_ADD_SAMPLE, (number, span, one.at // span * span, *rest))
+                    self._database.execute(_ADD_SAMPLE, (key, span, one.at // span * span, *rest))
 
     def add_rebalances(self, group: str, found: Sequence[Rebalance]) -> None:
         """Add the rebalances that are newer than the newest known one, and those that have grown.
@@ -284,10 +282,7 @@ class HistoryFile(HistoryReader):
         for (check, node), one in present.items():
             text = _storable(one.text[:LONGEST])
             row = (number, check, _bytes(node), int(one.level), text, one.link, now, now)
-            self._database.execute(
-                "INSERT INTO findings (grp, name, node, level, text, link, came, seen) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                row,
-            )
+            self._database.execute(_ADD_FINDING, row)
 
     def prune(self, now: int) -> None:
         """Delete what is too old, and what the clock was wrong about. ``now`` is seconds since 1970."""
@@ -305,20 +300,25 @@ class HistoryFile(HistoryReader):
         self._database.execute("DELETE FROM findings WHERE went < ? OR seen < ?", (before, before))
         self._database.execute(_DELETE_EMPTY_GROUPS)
 
-    def shrink(self) -> int:
-        """Delete the oldest tenths while the file is almost full. Return until when nothing is kept, 0 if all is."""
+    def shrink(self) -> None:
+        """Delete the oldest tenths of the samples, and what is as old, while the file is almost full.
+
+        Samples are counted, and times are not: one sample of a clock that was years ahead must not age the others.
+        """
         most = max(LEAST_BYTES, self._limits.size)
-        cut = 0
         if self.size() < most * _FULL:
-            return cut
-        for _ in range(20):
-            ends = self._database.execute("SELECT min(at), max(at) FROM samples").fetchone()
-            if ends[0] is None or self.size() < most * _EMPTIED:
-                break
-            cut = int(ends[0]) + max(TEN_MINUTES, (int(ends[1]) - int(ends[0])) // 10)
-            self._database.execute("DELETE FROM samples WHERE at < ?", (cut,))
-            self._forget(cut)
-        return cut
+            return
+        query = "SELECT at / ? AS part, count(*) FROM samples GROUP BY part ORDER BY part"
+        parts = self._database.execute(query, (TEN_MINUTES,)).fetchall()
+        tenth, passed = sum(count for _, count in parts) / 10, 0
+        for part, count in parts:
+            if self.size() < most * _EMPTIED:
+                return
+            before, passed = passed, passed + count
+            if passed // tenth > before // tenth:
+                cut = (part + 1) * TEN_MINUTES
+                self._database.execute("DELETE FROM samples WHERE at < ?", (cut,))
+                self._forget(cut)
 
 
 def _opened(path: Path, *, writes: bool) -> sqlite3.Connection:
@@ -332,7 +332,7 @@ def _opened(path: Path, *, writes: bool) -> sqlite3.Connection:
         raise ConfigException("--history", f"there is no file {where}")
     if path.exists() and not os.access(path, os.R_OK | (os.W_OK if writes else 0)):
         raise ConfigException("--history", f"{where} cannot be {'written' if writes else 'read'}: permission denied")
-    uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if writes else 'ro'}"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={'rwc' if writes else 'ro'}"
     database = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
         mark, version, tables = (
@@ -353,7 +353,7 @@ def read_history(path: str) -> HistoryReader:
     """Return a file that is only read, while ``serve`` may write to it. Raises: ConfigException."""
     try:
         return HistoryReader(path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise ConfigException("--history", f"{path} cannot be read: {error}") from None
 
 
@@ -362,7 +362,10 @@ def _bytes(name: str) -> bytes:
 
 
 def _text(name: bytes) -> str:
-    return bytes(name).decode("utf-8", "surrogatepass")
+    try:
+        return bytes(name).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # no name that we wrote
+        raise sqlite3.DatabaseError(f"a name is damaged: {name!r}") from None
 
 
 def _storable(text: str) -> str:
@@ -390,7 +393,7 @@ def _name(one: Rebalance) -> str:
     """Return what a rebalance keeps while it grows: its first event."""
     first = one.events[0]
     where = first.zxid or f"{first.after}-{first.before}-{first.seen_after}"
-    return f"{where} {first.kind.value} {first.member!a} {first.partition}"
+    return _storable(f"{where} {first.kind.value} {first.member!a} {first.partition}")
 
 
 def _packed(events: Sequence[TimelineEvent]) -> bytes:
@@ -400,7 +403,12 @@ def _packed(events: Sequence[TimelineEvent]) -> bytes:
 
 
 def _unpacked(packed: bytes) -> Iterator[TimelineEvent]:
-    for one in json.loads(zlib.decompress(packed)):
+    """Yield the events of a rebalance. Raises: sqlite3.DatabaseError if they are damaged, which SQLite does not see."""
+    try:
+        found = json.loads(zlib.decompress(packed))
+    except (zlib.error, ValueError) as error:
+        raise sqlite3.DatabaseError(f"a rebalance is damaged: {error}") from None
+    for one in found:
         topic = one["topic"]
         yield TimelineEvent(
             EventKind(one["event"]),

@@ -201,7 +201,8 @@ class Routes:
         """Return the metrics of all groups, or of the named ones. If none of these is known, the scrape should fail."""
         if groups and board.completed is not None and not board.groups.keys() & set(groups):
             return text(404, "none of these groups is known")
-        found = metrics_text(board, self._options.metrics_level, groups or None, self._history)
+        state = None if self._history is None else self._history.state
+        found = metrics_text(board, self._options.metrics_level, groups or None, self._trends(), state)
         return Response(200, found.encode("utf-8", "backslashreplace"), CONTENT_TYPE)
 
     def _trends(self) -> Mapping[str, GroupTrend]:
@@ -218,9 +219,8 @@ class Routes:
         if self._history is None or self._kept() is None:
             return document({"error": "no history is kept: start the server with --history FILE"}, 404)
         found = self._history.graph(group, span)
-        if found is None:
-            why = self._history.state.failure or "it is busy"
-            refused = document({"error": f"the history cannot be read now: {why}"}, 503)
+        if isinstance(found, str):
+            refused = document({"error": f"the history cannot be read now: {found}"}, 503)
             return Response(503, refused.body, JSON, {"Retry-After": "30"})
         return document(found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
 from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
 from zkconsumer.operations.serving.burrow_rules import BurrowStatus, CommitWindow
-from zkconsumer.operations.serving.group_history import GroupHistory, HistoryState
+from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
@@ -86,12 +86,12 @@ def metrics_text(
     board: Board,
     level: MetricsLevel = MetricsLevel.PARTITION,
     groups: Collection[str] | None = None,
-    history: GroupHistory | None = None,
+    trends: Mapping[str, GroupTrend] = {},
+    history: HistoryState | None = None,
 ) -> str:
-    """Return the metrics of all groups, or of these alone. ``history`` adds the rates and its own state."""
-    families = [*_server(board, None if history is None else history.state)]
+    """Return the metrics of all groups, or of these alone. ``trends`` have the rates; ``history`` is that of a file."""
+    families = [*_server(board, history)]
     found = _GroupFamilies(level)
-    trends = {} if history is None else history.trends
     for name in sorted(board.groups.keys() if groups is None else board.groups.keys() & groups):
         found.add(board.groups[name], board.judgements.get(name, Judgement()), trends.get(name, GroupTrend()))
     families += found.families()

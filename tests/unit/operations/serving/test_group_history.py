@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -12,14 +14,18 @@ from pathlib import Path
 import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, stat
+from tests.timing import eventually, scaled
 from tests.unit.cli.command_line import Printed, printed
 from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import Finding, Level
-from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, OwnerNode
+from zkconsumer.operations.group_timeline import EventKind, Rebalance, TimelineEvent
 from zkconsumer.operations.judgement import Judgement
-from zkconsumer.operations.serving import history_file
+from zkconsumer.operations.serving import group_history, history_file
 from zkconsumer.operations.serving.api import judge_watched
 from zkconsumer.operations.serving.group_history import GroupHistory
+from zkconsumer.operations.serving.group_trends import GroupTrend, followed
 from zkconsumer.operations.serving.history_file import DAY, HistoryFile, HistoryReader, Limits, Sample, read_history
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
@@ -142,6 +148,17 @@ def test_rates_tell_when_a_group_has_caught_up(tmp_path: Path) -> None:
     assert next(one for one in again.begin().trends["g"].curve(int(watch.now * 1000)) if one is not None) == 1000
 
 
+def test_a_broker_that_is_away_is_no_progress() -> None:
+    first = group_snapshot({}, {}, {"t:0": 0, "t:1": 0}, {"t:0": (0, 100), "t:1": (0, 100)}, taken=NOW)
+    later = replace(first, taken=NOW + 1000, logs={**first.logs, TopicPartition("t", 1): LogState(problem="away")})
+    group = observed(None, first)
+    after = observed(group, later)
+    trend = followed(followed(GroupTrend(), None, group, Judgement(), NOW, 0), group, after, Judgement(), NOW, 1)
+    assert trend.lag == 200
+    gone = observed(after, replace(later, taken=NOW + 2000, logs=dict.fromkeys(first.logs, LogState(problem="away"))))
+    assert followed(trend, after, gone, Judgement(), NOW, 2).lag is None
+
+
 def test_a_locked_file_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "BUSY_SECONDS", 0.01)
     watch = Watch(tmp_path / "history")
@@ -209,17 +226,21 @@ def test_a_clock_that_is_set_deletes_nothing(tmp_path: Path) -> None:
         assert len(file.samples("g", START + DAY, 2**40)) == 4
 
 
+def an_hour(at: int) -> dict[str, list[Sample]]:
+    """The samples of 30 groups."""
+    return {f"group-{n}": [Sample(at + 60 * m, 60, n, n, n) for m in range(60)] for n in range(30)}
+
+
 def test_size_and_age_are_bounded(tmp_path: Path) -> None:
     path, limits = tmp_path / "history", Limits(size=1_000_000, age=30 * DAY)
     with closing(HistoryFile(str(path), limits)) as file:
         for hour in range(30):
             at = START + hour * 3600
             file.shrink()
-            file.begin()
-            file.add_samples({f"group-{n}": [Sample(at + 60 * m, 60, n, n, n) for m in range(60)] for n in range(30)})
-            file.note_findings("group-0", [Finding(Level.WARN, f"of hour {hour}", check=f"c{hour}")], at)
-            file.prune(at)
-            file.commit()
+            with file.transaction():
+                file.add_samples(an_hour(at))
+                file.note_findings("group-0", [Finding(Level.WARN, f"of hour {hour}", check=f"c{hour}")], at)
+                file.prune(at)
             assert path.stat().st_size <= 1_000_000
         assert START + 8 * 3600 < (file.since() or 0) < at, "the newest is kept"
         assert [one.check for one in file.findings("group-0", 0, at)][-1] == "c29"
@@ -231,10 +252,136 @@ def test_hostile_names_and_texts_come_back(tmp_path: Path) -> None:
     with closing(HistoryFile(str(tmp_path / "history"), Limits())) as file:
         file.note_findings(HOSTILE, [Finding(Level.ERROR, HOSTILE, node=HOSTILE, check="c")], START)
         file.add_samples({HOSTILE: [Sample(START, 60, 2**62)]})
+        claim = TimelineEvent(EventKind.CLAIMED, 1, START * 1000, HOSTILE, TopicPartition(HOSTILE, 0))
+        file.add_rebalances(HOSTILE, [Rebalance(claims=(claim,))])
+        assert [one.events for one in file.rebalances(HOSTILE, 0, START)] == [(claim,)]
         assert file.groups() == [HOSTILE]
         (found,) = file.findings(HOSTILE, 0, START)
         assert found.node == HOSTILE
         assert file.samples(HOSTILE, 0, START)[0].lag == 2**62
+
+
+def test_sums_beyond_64_bits_are_stored(tmp_path: Path) -> None:
+    """Anybody who may write offset nodes can make sums that SQLite refuses."""
+    with closing(HistoryFile(str(tmp_path / "history"), Limits())) as file:
+        file.add_samples({"g": [Sample(START, 60, 2**64, 2**65, 2**64)] * 2})
+        assert file.samples("g", 0, START)[0].lag == 2**63 - 1
+
+
+def test_the_latest_of_many_findings_are_read(tmp_path: Path) -> None:
+    with closing(HistoryFile(str(tmp_path / "history"), Limits())) as file:
+        for number in range(9):
+            claim = TimelineEvent(EventKind.CLAIMED, number + 1, (START + number * 3600) * 1000, "m")
+            file.add_rebalances("g", [Rebalance(claims=(claim,))])
+            file.note_findings("g", [Finding(Level.WARN, "text", check=f"c{number}")], START + number)
+        assert [one.check for one in file.findings("g", 0, 2**40, 2)] == ["c7", "c8"]
+        assert [one.claims[0].zxid for one in file.rebalances("g", 0, 2**40, 2)] == [8, 9]
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff%3f?mode=memory#")
+    with closing(HistoryFile(str(path), Limits())) as file:
+        file.add_samples({"g": [Sample(START)]})
+    with reading(path) as again:
+        assert again.groups() == ["g"]
+
+
+def test_a_sample_of_a_wrong_clock_does_not_age_the_others(tmp_path: Path) -> None:
+    with closing(HistoryFile(str(tmp_path / "history"), Limits(size=1_000_000))) as file:
+        file.add_samples({"group-0": [Sample(START + 3650 * DAY)]})
+        for hour in range(30):
+            at = START + hour * 3600
+            file.shrink()
+            kept = file.samples("group-0", START, at)
+            assert len(kept) >= 60 * min(hour, 3), "the newest"
+            with file.transaction():
+                file.add_samples(an_hour(at))
+        assert len(kept) < 60 * hour, "the oldest have gone"
+
+
+def test_a_clock_that_is_wrong_at_the_begin_deletes_nothing(tmp_path: Path) -> None:
+    """A machine whose clock lost its battery starts the server ten years ago, and asks for the time later."""
+    watch = Watch(tmp_path / "history")
+    for number in range(5):
+        watch.read(number, 20)
+    watch.history.close()
+    watch.now -= 3650 * DAY
+    watch.group = None
+    watch.begin()
+    for number in range(5, 8):
+        watch.read(number, 20)
+    watch.history.close()
+    with reading(tmp_path / "history") as file:
+        assert len(file.samples("g", START, START + DAY)) == 5
+        assert len(file.samples("g", 0, START)) == 3
+
+
+def test_groups_that_are_gone_wait_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(group_history, "PENDING_GONE", 5)
+    watch = Watch(tmp_path / "history")
+    with closing(sqlite3.connect(tmp_path / "history")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for number in range(20):
+            watch.name, watch.group = f"g{number}", None
+            watch.read(1, 9, owned=False)
+    assert watch.history.state.dropped == 14
+    watch.read(1, 9, owned=False)
+    with reading(tmp_path / "history") as file:
+        assert file.groups() == sorted(f"g{number}" for number in range(14, 20))
+
+
+def test_a_damaged_rebalance_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SQLite does not see that the bytes of a value have changed."""
+    watch = Watch(tmp_path / "history")
+    watch.read(1, 9)
+    watch.history.close()
+    with closing(sqlite3.connect(tmp_path / "history")) as other, other:
+        assert other.execute("UPDATE rebalances SET events = x'00', at = ?", (START,)).rowcount == 1
+    history = GroupHistory(Board, watch.path, clock=lambda: START + 60.0)
+    history.start()
+    assert "a rebalance is damaged" in str(history.graph("g", "day", scaled(10)))
+    assert history.stop(scaled(10))
+    assert "a rebalance is damaged" in printed(capsys, "timeline", "g", "--history", watch.path, code=1, err=True)
+
+
+def test_a_reading_that_fails_does_not_end_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(tmp_path / "history")
+    watch.read(1, 9)
+    before, wrong = watch.board, Board({"g": None}, completed=1)  # type: ignore[dict-item]
+    board = [wrong]
+    history = GroupHistory(lambda: board[0])
+    history.start()
+    eventually(lambda: "AttributeError" in history.state.failure, 10, "a failure")
+    board[0] = before
+    eventually(lambda: history.trends["g"].lag == 8 if history.trends else False, 10, "a trend")
+    assert history.stop(scaled(10))
+
+
+def test_a_file_system_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old trends are not shown as new ones, requests are answered, and the end comes."""
+    watch = Watch(tmp_path / "other")
+    watch.read(1, 9)
+    boards, passed = [watch.board], [0.0]
+    watch.read(2, 9)
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(HistoryFile, "shrink", lambda _: begun.set() or go_on.wait(scaled(20)))
+    history = GroupHistory(
+        lambda: boards[-1], str(tmp_path / "f"), clock=lambda: START + passed[0], monotonic=lambda: passed[0]
+    )
+    history.start()
+    eventually(lambda: history.trends, 10, "a trend")
+    passed[0] = 60.0
+    boards.append(watch.board)
+    assert begun.wait(scaled(10))
+    assert history.trends
+    passed[0] = 121.0
+    assert history.trends == {}
+    assert "does not answer" in history.state.failure
+    assert history.graph("g", "day", 0.01) == history.state.failure
+    assert not history.stop(0.01)
+    go_on.set()
+    assert history.stop(scaled(10))
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing/file", "other.db", "newer"])

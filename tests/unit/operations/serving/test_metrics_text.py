@@ -15,7 +15,7 @@ from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
 from zkconsumer.operations.serving.api import Details, group_document, judge_watched
-from zkconsumer.operations.serving.group_history import GroupHistory, HistoryState
+from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend, Totals
 from zkconsumer.operations.serving.metrics_text import Family, MetricsLevel, labelled, metrics_text
 from zkconsumer.operations.serving.poller import Board
@@ -59,10 +59,8 @@ def everything() -> Samples:
     """The samples of a group that has all of them, with a history."""
     group = watched(*(balanced(at(second, 5, 9)) for second in range(0, 241, 60)))
     board = Board({group.group: group}, {group.group: judge_watched(group)}, polls=1, completed=NOW)
-    history = GroupHistory(lambda: board)
-    history.trends = {group.group: GroupTrend(4, (), (Totals(0.0), Totals(60.0, 5, 9)))}
-    history.state = HistoryState(file="f", written=NOW)
-    return parsed(metrics_text(board, history=history))
+    trends = {group.group: GroupTrend(4, (), (Totals(0.0), Totals(60.0, 5, 9)))}
+    return parsed(metrics_text(board, trends=trends, history=HistoryState(file="f", written=NOW)))
 
 
 def value(found: Samples, name: str, **labels: str) -> float | None:

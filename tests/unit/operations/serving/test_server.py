@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -21,12 +22,12 @@ from tests.timing import eventually, scaled
 from tests.unit.operations.serving.watched import at
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
-from zkconsumer.operations.serving import bounded_http, http_server
+from zkconsumer.operations.serving import bounded_http, group_history, http_server
 from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
 from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
-from zkconsumer.operations.serving.poller import Poller
+from zkconsumer.operations.serving.poller import Board, Poller
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
 TOKEN = "0123456789abcdef"
@@ -71,20 +72,26 @@ class Groups:
 
 
 def serves(
-    source: Callable[[], Any], interval: float, rules: AccessRules | None = None, *, files: bool = False
+    source: Callable[[], Any],
+    interval: float,
+    rules: AccessRules | None = None,
+    *,
+    files: bool = False,
+    history: Path | None = None,
 ) -> tuple[GroupServer, Poller]:
     """Return a server, not yet started; ``files``: the source is files of snapshots, shown as of their time."""
     poller = Poller(source, interval, histories=files)
     rules = rules or AccessRules(LOOPBACK)
-    routes = Routes(lambda: poller.board, rules, ServeOptions("local", "here", interval, FILES, as_taken=files))
-    return GroupServer(LOOPBACK, routes, poller), poller
+    kept = None if history is None else GroupHistory(lambda: poller.board, str(history))
+    routes = Routes(lambda: poller.board, rules, ServeOptions("local", "here", interval, FILES, as_taken=files), kept)
+    return GroupServer(LOOPBACK, routes, poller, kept), poller
 
 
 @contextmanager
 def serving(
-    groups: Groups | Callable[[], Any], interval: float = 0.02, rules: AccessRules | None = None, *, files: bool = False
+    groups: Groups | Callable[[], Any], interval: float = 0.02, rules: AccessRules | None = None, **more: Any
 ) -> Iterator[GroupServer]:
-    server, poller = serves(groups.open if isinstance(groups, Groups) else groups, interval, rules, files=files)
+    server, poller = serves(groups.open if isinstance(groups, Groups) else groups, interval, rules, **more)
     try:
         server.start()
         poller.wait(0, scaled(10))
@@ -297,24 +304,42 @@ def test_half_open_connections_never_starve_the_health(server: GroupServer) -> N
 
 def test_the_history_is_read_by_its_own_thread(tmp_path: Path) -> None:
     """What the present minute has is written at the end."""
-    poller = Poller(Groups().open, 0.02)
-    history = GroupHistory(lambda: poller.board, str(tmp_path / "history"))
-    options = ServeOptions("local", "here", 0.02, FILES)
-    server = GroupServer(
-        LOOPBACK, Routes(lambda: poller.board, AccessRules(LOOPBACK), options, history), poller, history
-    )
-    server.start()
-    try:
+    with serving(Groups(), history=tmp_path / "history") as server:
         eventually(lambda: [one["curve"][-1] for one in asked(server, "/api/groups")["groups"]] == [60], 20, "a curve")
         for span in ("day", "week"):
             found = asked(server, f"/api/groups/g/history?span={span}")
             assert found["samples"]["time"] == []
         assert asked(server, "/api/groups/g")["kept"]["failure"] is None
         assert b"zkconsumer_serve_history_success 1" in ask(server, "/metrics")[2]
-    finally:
-        assert server.close(scaled(20))
     with closing(read_history(str(tmp_path / "history"))) as file:
         assert [one.lag for one in file.samples("g", 0, 2**40)][-1] == 60
+
+
+def test_a_history_needs_the_token_whatever_its_name(tmp_path: Path) -> None:
+    name = "<script>/'; DROP TABLE groups--\x00\n\"\\é"
+    groups, path = Groups(), quote(name, safe="")
+    groups.known = {name: replace(groups.known["g"], group=name)}
+    given = {"Authorization": f"Bearer {TOKEN}"}
+    with serving(groups, 0.02, AccessRules(LOOPBACK, TOKEN), history=tmp_path / "history") as server:
+        for one in (f"/api/groups/{path}/history", f"/metrics?group={path}", "/prometheus-alerts.yml"):
+            assert (ask(server, one)[0], ask(server, one, {**given, "Host": "evil.example"})[0]) == (401, 403)
+        status, headers, body = ask(server, f"/api/groups/{path}/history?span=week", given)
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(body)["group"] == name
+        assert body.isascii()
+        status, _, body = ask(server, f"/metrics?group=none&group={path}", given)
+        assert status == 200
+        assert rb"""consumergroup="<script>/'; DROP TABLE groups--\\x00\\n\"\\""" in body
+        assert ask(server, f"/metrics?{'group=g&' * 65}", given)[0] == 400
+    with closing(read_history(str(tmp_path / "history"))) as file:
+        assert file.groups() == [name]
+
+
+def test_requests_for_the_history_leave_places_to_others() -> None:
+    """A file system that hangs keeps each of them for seconds."""
+    assert group_history.ASKED + http_server.MOST_LISTENERS < bounded_http.MOST_CONNECTIONS
+    never_started = GroupHistory(Board, "file")
+    assert {never_started.graph("g", "day", 0) for _ in range(group_history.ASKED + 1)} == {"it is busy"}
 
 
 @contextmanager
@@ -348,6 +373,19 @@ def test_beyond_the_limit_clients_are_told_to_come_back(
             assert (status, headers["retry-after"]) == (503, str(seconds))
             assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
         eventually(lambda: ask(server, "/api/groups")[0] == 200, 5, "an answer")
+
+
+def test_200_event_streams_are_served_or_told_to_come_back() -> None:
+    with serving(Groups(), interval=3600) as server, ExitStack() as stack:
+        clients = []
+        for _ in range(200):
+            clients.append(stack.enter_context(raw(server)))
+            clients[-1].sendall(b"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        answers = [client.recv(65536) for client in clients]
+        served = [one for one in answers if one.startswith(b"HTTP/1.1 200 ")]
+        told = [one for one in answers if one.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: " in one]
+        assert (len(served), len(told)) == (http_server.MOST_LISTENERS, 200 - http_server.MOST_LISTENERS)
+        assert ask(server, "/healthz")[0] == ask(server, "/api/groups")[0] == 200
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
