@@ -117,8 +117,9 @@ def _examine(
             snapshots, progress = [*seen.changes, snapshots[-1]], seen.progress
         beside = None if chroots is None else chroots.get(group)
         found[group] = examine(snapshots, config, probe=probe, chroots=beside, progress=progress)
-    for gone in [] if before is None else before.keys() - found:
-        del before[gone]
+    if before is not None:
+        for gone in before.keys() - found:
+            del before[gone]
     print(shown(found, arguments.format, verbose=arguments.verbose))
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 

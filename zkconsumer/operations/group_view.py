@@ -206,20 +206,27 @@ class GroupAnalysis:
             return {}, self.strategy.why
         if self.strategy.name in PLACEMENTS and self._strategy is None:
             return self._planned()
+        return self._by(self.strategy)
+
+    def _by(self, strategy: Strategy) -> tuple[Assignment, str]:
         try:
-            return assignment_by(self.strategy, self.view, self.threads), ""
+            return assignment_by(strategy, self.view, self.threads), ""
         except AssignmentError as error:
             return {}, str(error)
+
+    @cached_property
+    def candidates(self) -> Mapping[str, Assignment]:
+        """The assignment by each strategy of Scala members, by its label; empty where it cannot be computed."""
+        return {one.label: self._by(one)[0] for one in CANDIDATES}
 
     @cached_property
     def collisions(self) -> Mapping[ConsumerId, Mapping[str, list[TopicPartition]]]:
         """The owned partitions that each member would claim, by each strategy of Scala members not in effect."""
         found: dict[ConsumerId, dict[str, list[TopicPartition]]] = {}
-        for one in CANDIDATES:
-            made = GroupAnalysis(self.snapshot, strategy=one).expected if one.label != self.strategy.label else {}
-            for tp, thread in made.items():
+        for label, made in self.candidates.items():
+            for tp, thread in made.items() if label != self.strategy.label else ():
                 if tp in self.owners and (consumer := self.registered.get(thread)):
-                    found.setdefault(consumer, {}).setdefault(one.label, []).append(tp)
+                    found.setdefault(consumer, {}).setdefault(label, []).append(tp)
         return found
 
     def _planned(self) -> tuple[Assignment, str]:

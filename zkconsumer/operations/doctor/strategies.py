@@ -18,7 +18,7 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
-from zkconsumer.operations.strategy_inference import CANDIDATES, RANGE, ROUNDROBIN, ROUNDROBIN_OLD
+from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 
 LOOKS = 3
 """The most snapshots by which the strategy of a member is inferred, the latest ones."""
@@ -139,7 +139,8 @@ def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[C
     advertised = _advertised(seen.latest)
     # each computes the assignment of the whole group three times, and a server judges at every reading
     for snapshot in _telling(seen) if advertised.keys() != seen.latest.members.keys() else ():
-        for consumer, one in _explained(GroupAnalysis(snapshot)).items():
+        analysis = seen.analysis if snapshot is seen.latest else GroupAnalysis(snapshot)
+        for consumer, one in _explained(analysis).items():
             fits[consumer] = tuple(label for label in fits.get(consumer, one) if label in one)
     fits |= {consumer: (label,) for consumer, label in advertised.items()}
     telling = {consumer: one for consumer, one in fits.items() if one}
@@ -164,15 +165,14 @@ def _telling(seen: Observations) -> list[GroupSnapshot]:
 
 def _explained(analysis: GroupAnalysis) -> Mapping[ConsumerId, tuple[str, ...]]:
     """Return the strategies that explain the partitions of each member with any."""
-    made = {}
-    for one in CANDIDATES:
-        made[one.label] = GroupAnalysis(analysis.snapshot, strategy=one).expected
     owned: dict[ConsumerId, list[tuple[TopicPartition, ThreadId]]] = {}
     for tp, thread in analysis.owners.items():
         if thread in analysis.registered:
             owned.setdefault(analysis.registered[thread], []).append((tp, thread))
     return {
-        consumer: tuple(label for label, by in made.items() if all(by.get(tp) == thread for tp, thread in has))
+        consumer: tuple(
+            label for label, by in analysis.candidates.items() if all(by.get(tp) == thread for tp, thread in has)
+        )
         for consumer, has in owned.items()
     }
 
