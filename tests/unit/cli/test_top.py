@@ -60,6 +60,7 @@ def test_rates_of_groups_that_are_gone_are_forgotten() -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("words", [["--once"], []])
 def test_a_thread_that_has_died_ends_the_command(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
