@@ -184,7 +184,7 @@ def test_a_second_ctrl_c_does_not_keep_the_terminal(monkeypatch: pytest.MonkeyPa
 def test_a_terminal_that_obeys_no_escapes_gets_plain_text(file: str) -> None:
     with in_terminal("top", "--interval", "1", "--from", file, kind="dumb") as made:
         eventually(lambda: made.text().count("errors in") > 1, 60, made.text)
-        made.press(b"\x03")
+        made.process.send_signal(signal.SIGINT)
         made.process.wait(scaled(60))
         assert "\x1b" not in made.text()
 
