@@ -19,8 +19,8 @@ from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
-from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress
-from zkconsumer.operations.serving.http_server import Routes, ServeOptions, request_of
+from zkconsumer.operations.serving.bounded_http import ListenAddress
+from zkconsumer.operations.serving.http_server import AccessRules, Routes, ServeOptions, request_of
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 

@@ -16,8 +16,8 @@ from tests.cluster.headless_browser import Browser, browser_program
 from tests.group_snapshots import group_snapshot
 from zkconsumer.cli.serve import page_files
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress
-from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
+from zkconsumer.operations.serving.bounded_http import ListenAddress
+from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions
 from zkconsumer.operations.serving.poller import Poller
 
 PROGRAM = browser_program()

@@ -16,10 +16,10 @@ from types import FrameType
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.errors import ConfigException
-from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
+from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_address
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import DAY, Limits
-from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
+from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions, checked_token
 from zkconsumer.operations.serving.metrics_text import MetricsLevel
 from zkconsumer.operations.serving.poller import Poller
 

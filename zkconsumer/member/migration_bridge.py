@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Condition, Event, Thread, current_thread
 from typing import Any
@@ -28,7 +29,13 @@ from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
-from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
+from zkconsumer.member.migration_rules import (
+    assigned_by_brokers,
+    brokers_coordinate,
+    brokers_only_members,
+    non_bridges,
+    still_assignable,
+)
 from zkconsumer.member.zookeeper.claim_plan import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
@@ -81,7 +88,8 @@ class Bridge:
         if self._consumer not in view.members:
             return self._strategy(view, threads)
         others = non_bridges(view)
-        if others and (not self._joined or self._lookout.allows(view.members)):
+        may_leave = partial(self._lookout.allows, view.members)
+        if not brokers_coordinate(others, joined=bool(self._joined), may_leave=may_leave):
             self._want({}, f"ZooKeeper coordinates: {first_of(others, 3)} cannot do otherwise")
             return self._strategy(view, threads)
         if not others:

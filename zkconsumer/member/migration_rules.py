@@ -8,7 +8,7 @@ no harm, because all members consume only the partitions that they own in ZooKee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.member.zookeeper.claim_plan import GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
@@ -23,6 +23,15 @@ def non_bridges(view: GroupView) -> list[str]:
     others = [consumer for consumer, one in view.members.items() if one.extra.get(ADVERTISED) != BY_BROKERS]
     unreadable = [path.rpartition("/")[2] for path in view.unreadable if "/ids/" in path]
     return sorted({*others, *unreadable})
+
+
+def brokers_coordinate(others: Sequence[str], *, joined: bool, may_leave: Callable[[], bool]) -> bool:
+    """Return whether the brokers coordinate. They do if there are no ``others``, the members that are not bridges.
+
+    A bridge that has ``joined`` the brokers' group stays there with others until it may leave: while that group has
+    members which are no bridges, they would take every partition.
+    """
+    return not others or (joined and not may_leave())
 
 
 def assigned_by_brokers(

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
+from zkconsumer.member.migration_rules import (
+    assigned_by_brokers,
+    brokers_coordinate,
+    brokers_only_members,
+    non_bridges,
+    still_assignable,
+)
 from zkconsumer.member.zookeeper.claim_plan import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
@@ -24,6 +32,19 @@ def test_whoever_does_not_say_so_or_cannot_be_read_is_no_bridge() -> None:
     assert non_bridges(view(Registration(STATIC, {"t": 1}))) == [OTHER]
     unreadable = {"/consumers/g/ids/g_odd": "no JSON", "/brokers/topics/t": "no JSON"}
     assert non_bridges(view(unreadable=unreadable)) == ["g_odd"]
+
+
+@pytest.mark.parametrize(
+    ("others", "joined", "may_leave", "brokers"),
+    [
+        ([], False, False, True),
+        (["old"], False, False, False),
+        (["old"], True, False, True),
+        (["old"], True, True, False),
+    ],
+)
+def test_brokers_coordinate_bridges_alone(others: list[str], joined: bool, may_leave: bool, brokers: bool) -> None:
+    assert brokers_coordinate(others, joined=joined, may_leave=lambda: may_leave) is brokers
 
 
 def test_our_share_is_the_assigned_part_known_to_zookeeper() -> None:

@@ -5,15 +5,22 @@ Each path is answered from the board of the last poll. Asking therefore never ca
 
 :class:`~zkconsumer.operations.serving.bounded_http.BoundedServer` bounds the server's threads, times and sizes. The
 threads are ``zkconsumer-serve-accept`` and ``zkconsumer-serve-request``. :meth:`GroupServer.close` ends them all.
+
+A page of another site can make a browser on this machine send requests to 127.0.0.1. With a name of its own that
+resolves to 127.0.0.1 it could even read the answers (DNS rebinding). So a server on loopback answers only requests that
+name it by a loopback address, and a server on another address only requests with the token (:class:`AccessRules`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -21,14 +28,13 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.api import Details, Document, details, group_document, groups_document
 from zkconsumer.operations.serving.bounded_http import (
-    COOKIE,
     TEXT,
     WRITE_SECONDS,
-    AccessRules,
     BoundedServer,
     ListenAddress,
     RequestHandler,
     Response,
+    names_loopback,
     text,
 )
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
@@ -41,6 +47,9 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 JSON = "application/json"
+COOKIE = "zkconsumer_token"
+LEAST_TOKEN = 16
+"""The least length of a token in characters."""
 
 _OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "ready")}
 """Paths for probes. They need no token, and tell nothing of the groups."""
@@ -53,6 +62,69 @@ _PATIENCE = 5.0
 """Seconds to wait while another thread makes the details of a group."""
 _DETAILS = 64
 """The most groups whose details are kept between two readings."""
+
+
+def checked_token(text: str, where: str) -> str:
+    """Return the token in the content of a file. Raises ConfigException that names the file, never the token."""
+    token = text.strip()
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigException(
+            "--token-file", f"{where} needs one line of at least {LEAST_TOKEN} printable ASCII characters, no spaces"
+        )
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """The rules of one server. ``token`` is None on loopback without a token.
+
+    Raises: ConfigException for an address off loopback without a token.
+    """
+
+    address: ListenAddress
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is None and not self.address.loopback:
+            raise ConfigException(
+                "--listen",
+                f"{self.address.host} is reachable from other machines, so a token is needed: --token-file FILE",
+            )
+
+    def host_allowed(self, host: str | None) -> bool:
+        """Return whether a request with this ``Host`` header may be answered."""
+        # off loopback the token decides; the server cannot know all its names
+        return names_loopback(host) or not self.address.loopback
+
+    def token_given(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
+        """Return whether a request has the token: as ``Bearer``, as ``?token=`` or as the cookie of an earlier one.
+
+        Arguments: ``headers`` by lower-case names, ``query`` the parameters.
+        """
+        if self.token is None:
+            return True
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [bearer.strip()] if scheme.lower() == "bearer" else []
+        given += [query["token"]] if "token" in query else []
+        return any(_same(one, self.token) for one in given) or _same(_cookie(headers), self.cookie)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's value. It is derived from the token, so that a stolen cookie does not reveal the token."""
+        return hmac.new((self.token or "").encode(), COOKIE.encode(), hashlib.sha256).hexdigest()
+
+
+def _cookie(headers: Mapping[str, str]) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compare in constant time, so that the time of an answer does not tell how much of a guess is right."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode())
 
 
 @dataclass(frozen=True, slots=True)

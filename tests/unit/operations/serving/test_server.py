@@ -23,10 +23,10 @@ from tests.unit.operations.serving.watched import at
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import bounded_http, group_history, http_server
-from zkconsumer.operations.serving.bounded_http import AccessRules, ListenAddress, checked_token, listen_address
+from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_address
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
-from zkconsumer.operations.serving.http_server import GroupServer, Routes, ServeOptions
+from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions, checked_token
 from zkconsumer.operations.serving.poller import Board, Poller
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
