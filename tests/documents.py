@@ -29,7 +29,9 @@ PAGES = [
     README,
     *sorted((ROOT / "zkconsumer").glob("*.md")),
     *DECISIONS,
+    ROOT / "zkconsumer/member/STATES.md",
     ROOT / "tests/simulation/README.md",
+    *sorted((ROOT / "scripts/measurements/figures").glob("*.md")),
     *sorted(DOCS.glob("*.md")),
 ]
 """The pages whose links, file names, imports and generated parts are checked."""

@@ -23,6 +23,7 @@ PAGES = {
     "zkconsumer/DESIGN.md": "design.md",
     "zkconsumer/CONTRIBUTING.md": "contributing.md",
     "zkconsumer/REGRESSIONS.md": "regressions.md",
+    "zkconsumer/member/STATES.md": "states.md",
     "tests/simulation/README.md": "simulation.md",
 }
 """The pages outside the folder of documents, by their paths in the repository."""
@@ -122,7 +123,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{before}{there}{anchor}{after}"
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{origin} has a link to {target}, which does not exist")
-        return f"{before}{config.extra['source']}{path}{anchor}{after}"
+        address = f"{config.extra['source']}{path}{anchor}"
+        if path.endswith(".md"):  # mkdocs would look for a page of this name
+            return f'<a href="{address}">{before[1:-2]}</a>'
+        return f"{before}{address}{after}"
 
     parts = _FENCE.split(markdown)  # the text, the fence, the code, the fence, the text ...
     for number in range(0, len(parts), 4):

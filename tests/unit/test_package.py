@@ -131,7 +131,7 @@ def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> Non
     assert "pyspark_zkconsumer.py" in wanted
     assert "zkconsumer/py.typed" in packed
     assert "zkconsumer/member/DECISIONS.md" in packed
-    for pattern, fewest in {"page/*": 3, "monitoring/*.*": 2, "docs/*.md": 50}.items():  # "zkconsumer help" reads docs
+    for pattern, fewest in {"page/*": 3, "monitoring/*.*": 2, "docs/*.md": 35}.items():  # "zkconsumer help" reads docs
         files = {path.relative_to(source).as_posix() for path in (source / "zkconsumer").rglob(pattern)}
         assert len(files) >= fewest
         assert files <= packed

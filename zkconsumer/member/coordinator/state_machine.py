@@ -1,7 +1,7 @@
 """The state machine of a coordinated member, as a table: (state, trigger) -> (state, effects). Pure.
 
 ``rebalancer`` turns answers, timeouts and changes into triggers, looks the table up, and has the effects performed in
-their order. The diagram in docs/states.md is drawn from this table (:func:`diagram`).
+their order. The diagram in member/STATES.md is drawn from this table (:func:`diagram`).
 
 Mirrors the Java consumer's ``AbstractCoordinator`` and ``ConsumerCoordinator``, and KIP-429 for partitions that stay.
 Their state is spread over a dozen fields that two threads change under one lock; KAFKA-8104 and KAFKA-9752 came from
@@ -199,5 +199,5 @@ TABLE.on([State.UNJOINED, State.FENCED, State.CLOSED], [Trigger.LEFT], None)
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram, for docs/states.md."""
+    """Return the table as a Mermaid state diagram, for member/STATES.md."""
     return TABLE.diagram(State.UNJOINED, State.CLOSED, PURPOSES, State.STABLE)

@@ -2,7 +2,7 @@
 
 ``rebalancer`` turns events and timers into triggers, looks the table up, and performs the effects in their order. It
 decides nothing else about when to rebalance, what to drop, or when to give a client up. The diagram in
-docs/states.md is drawn from this table (:func:`diagram`).
+member/STATES.md is drawn from this table (:func:`diagram`).
 
 The original has no states: three listeners call one method under one lock, and a member that has used up its attempts
 stays registered and does nothing (KAFKA-4228). Here every state but the last has a way on.
@@ -140,6 +140,6 @@ TABLE.on([State.CLOSED], Trigger, None)
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram, for docs/states.md."""
+    """Return the table as a Mermaid state diagram, for member/STATES.md."""
     everywhere = [Trigger.CONTESTED, Trigger.NEW_SESSION, Trigger.SESSION_LOST, Trigger.SILENT, Trigger.STOPPED]
     return TABLE.diagram(State.JOINING, State.CLOSED, everywhere, State.SETTLED, grouped=True)

@@ -1,4 +1,4 @@
-"""The table of a member that the brokers coordinate: complete, without a dead end, and drawn in docs/states.md."""
+"""The table of a member that the brokers coordinate: complete, without a dead end, and drawn in member/STATES.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the rebalancer: complete, without a dead end, and drawn in docs/states.md."""
+"""The table of the rebalancer: complete, without a dead end, and drawn in member/STATES.md."""
 
 from __future__ import annotations
 
