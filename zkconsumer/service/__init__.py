@@ -153,7 +153,7 @@ def report_health(connector: HasHealth, listen: str | None = None) -> Iterator[s
     ``with report_health(connector, "0.0.0.0:8080"), connector: connector.run(...)``
 
     Probes: ``GET /healthz`` answers 200 while the member is live, ``GET /readyz`` while it is ready, otherwise both
-    answer 503. The text of each answer has all reasons. See ``docs/health.md`` for the states.
+    answer 503. The text of each answer has all reasons. See ``docs/services.md`` for the states.
 
     systemd: under a unit of ``Type=notify`` it is told ``READY=1`` when the member is ready for the first time, and the
     reasons as its status. Until then the limit of the start is extended while the member is live. With ``WatchdogSec=``

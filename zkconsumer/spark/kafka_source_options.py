@@ -1,7 +1,7 @@
 """Options of Spark's Kafka source and properties of Kafka's Java client that this source refuses. Pure.
 
 A job that comes from Spark's Kafka source gets one error for all refused options, with the replacement of each option
-here. The table of the page ``docs/spark-from-kafka.md`` is made of these rows.
+here. The table of the page ``docs/coming-from.md`` is made of these rows.
 
 Source: Spark's "Structured Streaming + Kafka Integration Guide", and Kafka's ``ConsumerConfig`` of 4.0.
 """

@@ -44,7 +44,7 @@ _CLAIMS = _IDS + _OWNERS
 _ACKS, _PARKED, _LOANS = ("acks",), ("parked",), ("loans",)
 
 _BALANCE: tuple[Check, ...] = tuple(
-    Check(name, purpose, run, needs, name != "held-base", "docs/doctor-balance.md")
+    Check(name, purpose, run, needs, name != "held-base")
     for name, purpose, run, needs in (
         ("parked-without-member", "parked messages that nobody handles", balance.parked_without_member, _PARKED),
         ("parked-beside-scala", "parked messages of Scala members", balance.parked_beside_scala, _PARKED + _CLAIMS),
@@ -59,7 +59,7 @@ _BALANCE: tuple[Check, ...] = tuple(
 )
 
 _PROGRESS: tuple[Check, ...] = tuple(
-    Check(name, purpose, run, needs, name == "stuck", "docs/judgement.md")
+    Check(name, purpose, run, needs, name == "stuck", "docs/explain.md")
     for name, purpose, run, needs in (
         ("standing-still", "owners that do not get on", owners.standing_still, _OWNERS + _OFFSETS),
         ("no-member", "waiting messages of a group without members", owners.without_members, _IDS),

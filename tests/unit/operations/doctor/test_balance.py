@@ -197,7 +197,7 @@ def test_every_finding_has_evidence_node_and_link() -> None:
     assert len(names) == 9
     for name in names:
         for found in diagnosed(name, ill):
-            assert found.link == f"docs/doctor-balance.md#{name}"
+            assert found.link == f"docs/doctor.md#{name}"
             if str(found.level) in ("warn", "error"):
                 assert found.evidence
                 assert found.node.startswith("/consumers/g/")
