@@ -125,6 +125,14 @@ def test_a_docs_page_takes_at_most_five_minutes(page: Path) -> None:
     assert words(page.read_text(encoding="utf-8")) <= WORDS
 
 
+def test_the_docs_are_no_longer_than_a_book() -> None:
+    """Tables that are made from the code do not count, so a page of properties hardly does."""
+    pages = [page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")]
+    written = re.sub(r"<!-- (properties|checks|kafka).*?<!-- /\1 -->", " ", " ".join(pages), flags=re.DOTALL)
+    assert len(pages) <= 42
+    assert len(written.split()) <= 43_000
+
+
 def test_readme_has_at_most_250_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 250
 
