@@ -29,9 +29,9 @@ from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.wiring import MemberEnvironment, build_member
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 GROUP = "g"
 TOPIC = "t"

@@ -21,12 +21,12 @@ from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.testing.fake_zookeeper import FakeSession
-from zkconsumer.zookeeper import fenced_writes, paths
+from zkconsumer.zookeeper import ownership_transactions, paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.ownership_transactions import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 OpenSession = Callable[[], Session]
@@ -394,7 +394,9 @@ def group(session: Session, deadline: Deadline) -> str:
 def test_a_claim_creates_the_owner_and_moves_the_version(session: Session, group: str, deadline: Deadline) -> None:
     session.create(paths.offset(group, TP), b"42", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    assert fenced_writes.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {TP: Outcome.DONE}
+    assert ownership_transactions.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {
+        TP: Outcome.DONE
+    }
     owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
     assert owner is not None
     assert offset is not None
@@ -408,7 +410,9 @@ def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, grou
     session.create(paths.offset(group, tps[2]), b"7", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     stale = {tps[2]: KnownOffset(7, 5)}
-    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, stale.get(tp, ABSENT)) for tp in tps], deadline)
+    outcomes = ownership_transactions.claim(
+        session, group, [Claim(tp, thread, stale.get(tp, ABSENT)) for tp in tps], deadline
+    )
     assert outcomes == {
         tps[0]: Outcome.DONE,
         tps[1]: Outcome.OWNED,
@@ -441,7 +445,7 @@ def test_a_claim_refused_for_many_owners_takes_few_requests(
     for tp in tps[1::3]:
         session.create(paths.offset(group, tp), b"7", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
+    outcomes = ownership_transactions.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OWNED} == set(tps[::3])
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps) - set(tps[::3])
     assert len(sizes) == 3
@@ -449,7 +453,7 @@ def test_a_claim_refused_for_many_owners_takes_few_requests(
     known = {tp: KnownOffset(7, 3) for tp in tps[1::3]}
     commits = [Commit(tp, 8, known.get(tp, ABSENT)) for tp in tps if tp not in tps[::3]]
     sizes.clear()
-    outcomes = fenced_writes.commit(session, group, commits, deadline)
+    outcomes = ownership_transactions.commit(session, group, commits, deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED} == set(known)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps[2::3])
     assert len(sizes) == 3
@@ -463,7 +467,7 @@ def test_claims_refused_for_unknown_reasons_cost_a_halving(
     session.create(paths.owner_topic(group, "u"), b"", deadline, ephemeral=True)
     claims = [TopicPartition("ut"[n % 4 == 3], n) for n in range(64)]
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
+    outcomes = ownership_transactions.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
     assert outcomes == {tp: Outcome.REFUSED if tp.topic == "u" else Outcome.DONE for tp in claims}
     assert sum(sizes) < 2 * len(claims) * 7, "each is sent about log n times"
 
@@ -471,7 +475,9 @@ def test_claims_refused_for_unknown_reasons_cost_a_halving(
 def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
     tp = TopicPartition("unknown", 0)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    assert fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT)], deadline) == {tp: Outcome.NO_PARENT}
+    assert ownership_transactions.claim(session, group, [Claim(tp, thread, ABSENT)], deadline) == {
+        tp: Outcome.NO_PARENT
+    }
 
 
 @pytest.mark.parametrize("who", ["nobody", "one of ours", "a Scala member"])
@@ -480,30 +486,34 @@ def test_a_commit_of_a_former_owner_is_refused(
 ) -> None:
     session.create(paths.offset(group, TP), b"42", deadline)
     claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), KnownOffset(42, 0))
-    fenced_writes.claim(session, group, [claim], deadline)
+    ownership_transactions.claim(session, group, [claim], deadline)
     session.delete(paths.owner(group, TP), deadline)
     other = open_session()
     if who == "one of ours":
         theirs = Claim(TP, thread_id(ConsumerId(f"{group}_d"), 0), KnownOffset(42, 1))
-        assert fenced_writes.claim(other, group, [theirs], deadline) == {TP: Outcome.DONE}
+        assert ownership_transactions.claim(other, group, [theirs], deadline) == {TP: Outcome.DONE}
     elif who == "a Scala member":
         other.create(paths.owner(group, TP), b"scala-0", deadline, ephemeral=True)
-    outcome = fenced_writes.commit(session, group, [Commit(TP, 50, KnownOffset(42, 1))], deadline)[TP]
+    outcome = ownership_transactions.commit(session, group, [Commit(TP, 50, KnownOffset(42, 1))], deadline)[TP]
     assert outcome in (Outcome.NOT_OURS, Outcome.OFFSET_MOVED)
     offset = session.read([paths.offset(group, TP)], deadline)[0]
     assert offset is not None
     assert offset.data == b"42"
-    fenced_writes.release(session, group, [Commit(TP, None, KnownOffset(42, 1))], deadline)
+    ownership_transactions.release(session, group, [Commit(TP, None, KnownOffset(42, 1))], deadline)
     owner = session.read([paths.owner(group, TP)], deadline)[0]
     assert (owner is not None) == (who != "nobody"), "a release deletes nobody else's owner node"
 
 
 def test_a_commit_creates_a_node_and_a_release_deletes_ours(session: Session, group: str, deadline: Deadline) -> None:
     claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), ABSENT)
-    fenced_writes.claim(session, group, [claim], deadline)
-    assert fenced_writes.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}
-    assert fenced_writes.commit(session, group, [Commit(TP, 4, ABSENT)], deadline) == {TP: Outcome.OFFSET_MOVED}
-    assert fenced_writes.release(session, group, [Commit(TP, 5, KnownOffset(3, 0))], deadline) == {TP: Outcome.DONE}
+    ownership_transactions.claim(session, group, [claim], deadline)
+    assert ownership_transactions.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}
+    assert ownership_transactions.commit(session, group, [Commit(TP, 4, ABSENT)], deadline) == {
+        TP: Outcome.OFFSET_MOVED
+    }
+    assert ownership_transactions.release(session, group, [Commit(TP, 5, KnownOffset(3, 0))], deadline) == {
+        TP: Outcome.DONE
+    }
     owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
     assert owner is None
     assert offset is not None
@@ -515,6 +525,6 @@ def test_many_claims_are_split_by_bytes(session: Session, deadline: Deadline) ->
     session.ensure([paths.owner_topic(group, topic), paths.offset_topic(group, topic)], deadline)
     thread = thread_id(ConsumerId("c" * 200), 0)
     claims = [Claim(TopicPartition(topic, n), thread, ABSENT) for n in range(1500)]
-    outcomes = fenced_writes.claim(session, group, claims, deadline)
+    outcomes = ownership_transactions.claim(session, group, claims, deadline)
     assert set(outcomes.values()) == {Outcome.DONE}
     assert len(session.children(paths.owner_topic(group, topic), deadline) or ()) == 1500

@@ -27,7 +27,7 @@ from zkconsumer.errors import (
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.database_dialects import dialect_of
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 # ---- one member
 

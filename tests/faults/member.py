@@ -28,7 +28,7 @@ from typing import Any
 from tests.faults.events import EventLog
 from tests.internals import find_kazoo_client, find_member
 from zkconsumer import ConsumerRebalanceListener, ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.zookeeper import fenced_writes
+from zkconsumer.zookeeper import ownership_transactions
 
 LOOK_EVERY_S = 0.025
 USAGE_EVERY_S = 2.0
@@ -56,7 +56,7 @@ def _flat(partitions: Mapping[str, frozenset[int]]) -> list[str]:
 def note_writes(log: EventLog) -> None:
     """Log every claim, commit and release with its result."""
 
-    def noted(name: str, write: Callable[..., dict[Any, fenced_writes.Outcome]]) -> Callable[..., Any]:
+    def noted(name: str, write: Callable[..., dict[Any, ownership_transactions.Outcome]]) -> Callable[..., Any]:
         def call(session: Any, group: str, wanted: Any, deadline: Any) -> Any:
             begin = time.monotonic_ns()
             try:
@@ -65,7 +65,9 @@ def note_writes(log: EventLog) -> None:
                 log.at(begin, name, tps={str(one.partition): _offset(one) for one in wanted}, error=repr(error))
                 raise
             refused = {
-                str(tp): outcome.name for tp, outcome in outcomes.items() if outcome is not fenced_writes.Outcome.DONE
+                str(tp): outcome.name
+                for tp, outcome in outcomes.items()
+                if outcome is not ownership_transactions.Outcome.DONE
             }
             if wanted:
                 took = time.monotonic_ns() - begin
@@ -77,11 +79,11 @@ def note_writes(log: EventLog) -> None:
         return call
 
     for name in ("claim", "commit", "release"):
-        setattr(fenced_writes, name, noted(name, getattr(fenced_writes, name)))
+        setattr(ownership_transactions, name, noted(name, getattr(ownership_transactions, name)))
 
 
 def _offset(wanted: Any) -> int | None:
-    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset
+    return wanted.known.offset if isinstance(wanted, ownership_transactions.Claim) else wanted.offset
 
 
 def descriptors() -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import world
 from zkconsumer.balance.dispatcher import Dispatcher
-from zkconsumer.balance.sharing.loan_nodes import decode_loan, decode_report
+from zkconsumer.balance.sharing.loan_format import decode_loan, decode_report
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
 from zkconsumer.core.message_pointers import PointerKind, decode_pointers

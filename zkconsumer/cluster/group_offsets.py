@@ -31,8 +31,8 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.group_channel import GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import Change, Outcome
+from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
+from zkconsumer.zookeeper.ownership_transactions import Change, Outcome
 from zkconsumer.zookeeper.session import Session
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class ZooKeeperGroupOffsets:
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform all steps in one transaction; a step that makes it fail is taken out and the others are done."""
         changes = [Change(one.partition, node_content(one), self.versions.get(one.partition)) for one in steps]
-        outcomes = fenced_writes.write_unowned(self._session, self._group, changes, deadline)
+        outcomes = ownership_transactions.write_unowned(self._session, self._group, changes, deadline)
         return {tp: REASONS.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
 
 

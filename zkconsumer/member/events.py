@@ -14,7 +14,7 @@ from zkconsumer.runtime.interruptible_wait import Request
 
 if TYPE_CHECKING:
     from zkconsumer.ownership.partition_position import Held, PartitionPosition
-    from zkconsumer.zookeeper.fenced_writes import Outcome
+    from zkconsumer.zookeeper.ownership_transactions import Outcome
     from zkconsumer.zookeeper.session import SessionChanged
 
 

@@ -13,7 +13,7 @@ from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 
 class Source(Protocol):

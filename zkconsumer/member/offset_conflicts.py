@@ -28,7 +28,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
+from zkconsumer.zookeeper.ownership_transactions import ABSENT, KnownOffset, Outcome
 
 log = logging.getLogger(__name__)
 

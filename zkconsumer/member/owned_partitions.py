@@ -17,7 +17,7 @@ from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsSt
 from zkconsumer.member.interfaces import Commits, Delivery, Source
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 
 class PartitionStarts:

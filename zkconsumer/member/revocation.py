@@ -30,7 +30,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from zkconsumer.ownership.message_ledger import CommitPoint
 from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredOffset
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset, Outcome
 
 log = logging.getLogger(__name__)
 

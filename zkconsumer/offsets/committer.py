@@ -43,8 +43,8 @@ from zkconsumer.offsets.start_offsets import Barred, Found, Stored
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.database_dialects import DatabaseConnection, Dialect, dialect_of
 from zkconsumer.offsets.store import CommitRefusedError, FencedStore, StoreMember
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from zkconsumer.offsets.store import (
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_node
 from zkconsumer.ownership.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 if TYPE_CHECKING:
     from zkconsumer.offsets.kafka_store import MemberOffsets

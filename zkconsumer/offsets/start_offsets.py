@@ -18,7 +18,7 @@ from zkconsumer.offsets.dual_store import DualStore, may_pass
 from zkconsumer.offsets.store import CommitRefusedError, Failures
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline, backoff
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 log = logging.getLogger(__name__)
 

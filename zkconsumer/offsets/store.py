@@ -15,7 +15,7 @@ from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import OffsetCommitError, OffsetStoreConflictError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.ownership.message_ledger import CommitPoint
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 Failures = Mapping[TopicPartition, Exception]
 """Partitions that were not written, with the reasons."""

@@ -1,7 +1,8 @@
 """Offsets in ZooKeeper: ``/consumers/<group>/offsets/<topic>/<partition>``, decimal text of the next offset to consume.
 
-Owned by one thread (the committer's). Every write is fenced (see ``zookeeper.fenced_writes``): it names the version of
-the offset node as we last saw it. ZooKeeper refuses it after somebody else claimed the partition or wrote its offset.
+Owned by one thread (the committer's). Every write is fenced (see ``zookeeper.ownership_transactions``): it names the
+version of the offset node as we last saw it. ZooKeeper refuses it after somebody else claimed the partition or wrote
+its offset.
 
 The original writes unconditionally, so a paused member overwrites the progress of its successor. It also remembers the
 last value it wrote and never looks again. So it does not write that value over an offset that a tool has set back.
@@ -26,10 +27,10 @@ from zkconsumer.offsets.store import NO_POINTS, Failures, Points, ReadPointers, 
 from zkconsumer.ownership.message_ledger import CommitPoint, applied
 from zkconsumer.ownership.stored_offset import OffsetNode, StoredNotes, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
 from zkconsumer.zookeeper.node_values import FORBIDDEN
 from zkconsumer.zookeeper.note_nodes import NO_ACKS, NOTE_BYTES, AckWrite, known_pointers
+from zkconsumer.zookeeper.ownership_transactions import ABSENT, Change, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
@@ -419,7 +420,7 @@ class ZooKeeperOffsets:
         written = {tp: offset for tp, offset in offsets.items() if offset is not None}
         self.notes.make_directories(points, deadline)
         try:
-            perform = fenced_writes.release if release else fenced_writes.commit
+            perform = ownership_transactions.release if release else ownership_transactions.commit
             outcomes = perform(self._session, self._group, commits, deadline)
         except RegistryError:
             for tp, offset in written.items():
@@ -477,7 +478,7 @@ class ZooKeeperOffsets:
                 Change(tp, node_codecs.encode_offset(offsets[tp]), None if node is None else node.version)
                 for tp, node in zip(left, nodes, strict=True)
             ]
-            outcomes |= fenced_writes.write_unowned(self._session, self._group, changes, deadline)
+            outcomes |= ownership_transactions.write_unowned(self._session, self._group, changes, deadline)
             left = [tp for tp in left if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)]
         return outcomes
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from zkconsumer.balance.sharing.loan_nodes import decode_loan, decode_report
+from zkconsumer.balance.sharing.loan_format import decode_loan, decode_report
 from zkconsumer.core.finished_note import MOST_OFFSET, FinishedNote, decode_note, note_of_text
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers

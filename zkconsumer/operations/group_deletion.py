@@ -33,10 +33,10 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.offset_reset import unread
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import fenced_writes, paths
-from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES, Change, Outcome
+from zkconsumer.zookeeper import ownership_transactions, paths
 from zkconsumer.zookeeper.node_requests import Transaction
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node
+from zkconsumer.zookeeper.ownership_transactions import REQUEST_BYTES, Change, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _OVERHEAD = 64
@@ -258,7 +258,7 @@ def delete_zookeeper_offsets(
     changes = [Change(tp, None, node.stat.version) for tp, node in found.items() if node.stat is not None]
     if changes:
         session = client.open_session(deadline)
-        outcomes = fenced_writes.write_unowned(session, snapshot.group, changes, deadline)
+        outcomes = ownership_transactions.write_unowned(session, snapshot.group, changes, deadline)
         refused |= {tp: _OUTCOMES.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
     return refused
 

@@ -33,9 +33,9 @@ from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, node_stat
 from zkconsumer.operations.offset_reset import adopting_owners
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange
+from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
+from zkconsumer.zookeeper.ownership_transactions import Outcome, OwnedChange
 from zkconsumer.zookeeper.session import Session
 
 ROUNDS = 8
@@ -180,7 +180,7 @@ class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
         reasons = dict.fromkeys(forbidden, _FORBIDDEN)
         left = [step for step in steps if step.partition not in forbidden]
         for _ in range(ROUNDS):
-            # the versions before the owners: see fenced_writes.write_adopted
+            # the versions before the owners: see ownership_transactions.write_adopted
             present = self._present(left, deadline)
             adopting, refused = self.owners.look([step.partition for step in left], deadline)
             reasons.update(refused)
@@ -230,7 +230,9 @@ class OwnedZooKeeperOffsets(ZooKeeperGroupOffsets):
                 continue
             version = present[step.partition].version
             changes.append(OwnedChange(step.partition, data, version, owner.consumer, owner.version))
-        outcomes = fenced_writes.write_adopted(self._session, self._group, changes, deadline) if changes else {}
+        outcomes = (
+            ownership_transactions.write_adopted(self._session, self._group, changes, deadline) if changes else {}
+        )
         again = []
         for step in steps:
             outcome = outcomes.get(step.partition)

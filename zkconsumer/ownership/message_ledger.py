@@ -313,7 +313,7 @@ class MessageLedger:
             self._moved()
             return note
 
-    def report(self, borrower: str, note: FinishedNote) -> None:
+    def take_over(self, borrower: str, note: FinishedNote) -> None:
         """Take over what a borrower has finished of all the slots that it has."""
         with self._lock:
             self._lent[borrower] = note

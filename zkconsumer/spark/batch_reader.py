@@ -31,8 +31,8 @@ from zkconsumer.spark.options import ReadOptions, option_of, parse, shown
 from zkconsumer.spark.query_cluster import NoTimesError, QueryCluster
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import Change, Outcome
+from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
+from zkconsumer.zookeeper.ownership_transactions import Change, Outcome
 from zkconsumer.zookeeper.session import Session
 
 if TYPE_CHECKING:
@@ -346,4 +346,4 @@ def _write(
         else:
             version = None if node is None else node.version
             changes.append(Change(tp, node_codecs.encode_offset(offset), version))
-    return {**outcomes, **fenced_writes.write_unowned(session, group, changes, deadline)}
+    return {**outcomes, **ownership_transactions.write_unowned(session, group, changes, deadline)}

@@ -47,8 +47,8 @@ from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.version import VERSION
-from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """A ZooKeeper session: connecting, the lease, the session's changes as events, and the replacement of a stuck client.
 
-Its requests are in ``zookeeper.node_requests``. Any thread may call the operations. Kazoo's own threads run our two
-callbacks, which only pass an event on or renew the lease: they block on nothing and decide nothing.
+The session's requests are in ``zookeeper.node_requests``. ``member.zookeeper.session_monitor`` decides when a member
+gives a session up. Any thread may call the operations. Kazoo's own threads run our two callbacks, which only pass an
+event on or renew the lease: they block on nothing and decide nothing.
 """
 
 from __future__ import annotations

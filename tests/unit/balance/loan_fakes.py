@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from zkconsumer.balance.sharing.lender_rules import WriteLoan
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.model import TopicPartition

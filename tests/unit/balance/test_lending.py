@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lender_rules import Beginning, DeleteLoan, Lender, LenderView, SeenLoan, WriteLoan
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from zkconsumer.balance.sharing.lender_rules import DeleteLoan, WriteLoan
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import LoanStore
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.errors import NotPermittedError

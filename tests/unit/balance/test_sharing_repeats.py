@@ -24,7 +24,7 @@ from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import lent_partition, sharing_thread
 from zkconsumer.balance.sharing.lender_rules import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_hand
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote

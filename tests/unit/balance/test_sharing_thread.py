@@ -15,7 +15,7 @@ from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender_rules import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
-from zkconsumer.balance.sharing.loan_nodes import Loan
+from zkconsumer.balance.sharing.loan_format import Loan
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess

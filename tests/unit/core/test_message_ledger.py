@@ -204,7 +204,7 @@ def test_slots_that_come_back_stay_finished_beyond_ours(read_to: int) -> None:
     owner = ledger(0)
     owner.lend("b", 0b10, [])
     owner.read([0, 3], read_to)
-    owner.report("b", FinishedNote(4))
+    owner.take_over("b", FinishedNote(4))
     assert owner.end_loan("b", 0b10) == 4
     assert [owner.point().note.covers(offset, 1) for offset in range(5)] == [False, True, True, False, False]
 
@@ -223,7 +223,7 @@ def test_a_parked_message_stays_with_its_owner_after_a_seek() -> None:
     owner = ledger(0, pointers={5: Pointer(5), 6: Pointer(6, PointerKind.DEAD)})
     given = owner.lend("b", 0b10, [])
     assert [given.covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
-    owner.report("b", given)
+    owner.take_over("b", given)
     assert owner.end_loan("b", 0b10) == 0
     assert not owner.wants(5, 1)
 
@@ -299,7 +299,7 @@ def test_a_slow_borrower_costs_others_no_repetition() -> None:
     assert (point.offset, given.base) == (0, 0)
     for offset in range(100):
         assert point.note.covers(offset, slot_of(offset)) is not bool(borrowed >> slot_of(offset) & 1)
-    owner.report("b", FinishedNote(100))
+    owner.take_over("b", FinishedNote(100))
     owner.read(range(100, 110), 110)
     point = owner.point()
     assert (point.offset, point.note.covers(104, 1), point.note.covers(104, 0)) == (100, False, False)
@@ -308,7 +308,7 @@ def test_a_slow_borrower_costs_others_no_repetition() -> None:
 def test_a_slow_owner_costs_borrowers_no_repetition() -> None:
     owner = ledger(0)
     owner.lend("b", 0b10, [])
-    owner.report("b", FinishedNote(50))
+    owner.take_over("b", FinishedNote(50))
     point = owner.point()
     assert point.offset == 0
     assert all(point.note.covers(offset, 1) and not point.note.covers(offset, 0) for offset in range(50))

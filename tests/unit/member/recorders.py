@@ -11,7 +11,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MINE = ThreadId("g_me-0")

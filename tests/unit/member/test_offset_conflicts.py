@@ -15,7 +15,7 @@ from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset, Outcome
 
 ADOPTED = [("replace", 0), ("forget", 0), ("track", 0), ("level", 0), ("fetch", 0)]
 STOPPED = [("replace", 0), ("forget", 0), ("track", 0), ("fail", 0)]

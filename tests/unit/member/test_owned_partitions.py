@@ -15,7 +15,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 ERROR = OffsetConflictError(T0, 5, 9)
 

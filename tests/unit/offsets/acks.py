@@ -21,9 +21,9 @@ from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 GROUP = "g"

@@ -18,8 +18,8 @@ from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession
-from zkconsumer.zookeeper import fenced_writes, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, KnownOffset, Outcome
+from zkconsumer.zookeeper import ownership_transactions, paths
+from zkconsumer.zookeeper.ownership_transactions import ABSENT, Claim, KnownOffset, Outcome
 
 THREAD = thread_id(ConsumerId("g_me"), 0)
 
@@ -51,7 +51,7 @@ class Group:
             self.server.put(paths.offset("g", tp), str(offset).encode())
             node = present(self.server.node(paths.offset("g", tp)))
             known = KnownOffset(offset, node.version)
-        done = fenced_writes.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
+        done = ownership_transactions.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
         assert done == {tp: Outcome.DONE}
         claimed = ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1)
         if session is None:

@@ -19,9 +19,9 @@ from zkconsumer.ownership.message_ledger import MessageLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES
 from zkconsumer.zookeeper.node_requests import Transaction
 from zkconsumer.zookeeper.note_nodes import NOTE_BYTES
+from zkconsumer.zookeeper.ownership_transactions import REQUEST_BYTES
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
 

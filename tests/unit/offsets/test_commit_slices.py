@@ -23,7 +23,7 @@ from zkconsumer.offsets import zookeeper_store as ack_store
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
-from zkconsumer.zookeeper import fenced_writes, paths
+from zkconsumer.zookeeper import ownership_transactions, paths
 
 PARTITIONS = [TopicPartition("t", number) for number in range(6)]
 EACH = 10
@@ -187,7 +187,7 @@ def test_a_success_counts_if_the_repair_of_another_fails(
 
 
 def test_an_unanswered_plain_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fenced_writes, "REQUEST_BYTES", 400)
+    monkeypatch.setattr(ownership_transactions, "REQUEST_BYTES", 400)
     member = Member(Server(FakeZooKeeper(), PARTITIONS), balanced=False)
     for position in member.claim(*PARTITIONS):
         position.consumed = 105

@@ -28,7 +28,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 
 @pytest.fixture

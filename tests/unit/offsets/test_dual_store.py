@@ -23,7 +23,7 @@ from zkconsumer.offsets.dual_store import DualStore, MergedStart
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import ABSENT
+from zkconsumer.zookeeper.ownership_transactions import ABSENT
 
 TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
 

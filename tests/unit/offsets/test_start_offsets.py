@@ -19,8 +19,8 @@ from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredOffset
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset, Outcome
 
 
 class Store:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.group_snapshots import stat
 from tests.timing import scaled
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport, encode_loan, encode_report
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport, encode_loan, encode_report
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note, note_as_text
 from zkconsumer.core.key_slots import ALL_SLOTS

@@ -11,7 +11,7 @@ from zkconsumer.balance.open_partition import LoanSight, OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
-from zkconsumer.balance.sharing.loan_nodes import LoanReport
+from zkconsumer.balance.sharing.loan_format import LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS

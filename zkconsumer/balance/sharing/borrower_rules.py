@@ -2,7 +2,8 @@
 
 A borrower begins messages only while the owner node has the lender's session, and the loan is the one that it has seen.
 It reports a loan's number only when it has taken on all new slots of that loan, and begins no message of the slots that
-it does not report as held before it sees a higher number. What it has is of one stay and of one session of its own: it
+it does not report as held before it sees a higher number. A slot with a message that fails goes back to the lender:
+``balance.failed_messages`` notes the slot as refused. What it has is of one stay and of one session of its own: it
 forgets it with either, whether or not it saw the loan go.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.core.finished_note import FinishedNote, together
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.ownership.message_ledger import MessageLedger

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.slot_plan import deal_slots
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS, slots_in

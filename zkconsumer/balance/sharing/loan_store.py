@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from zkconsumer.balance.sharing.lender_rules import DeleteLoan, SeenLoan, WriteLoan
-from zkconsumer.balance.sharing.loan_nodes import LoanReport, decode_loan, decode_report, encode_loan, encode_report
+from zkconsumer.balance.sharing.loan_format import LoanReport, decode_loan, decode_report, encode_loan, encode_report
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
@@ -20,10 +20,10 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import OWNER_VERSION
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import Look, Node
+from zkconsumer.zookeeper.ownership_transactions import OWNER_VERSION
 from zkconsumer.zookeeper.session import Session
 
 

@@ -88,7 +88,7 @@ class SharedLedger(MessageLedger):
 
     def reported(self, borrower: str, note: FinishedNote) -> None:
         """Take over what a borrower reports. Its base never goes back, since what it said before is still true."""
-        self.report(borrower, note.raised(self.lent_note(borrower).base))
+        self.take_over(borrower, note.raised(self.lent_note(borrower).base))
 
     # ---- the borrower
 

@@ -41,7 +41,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.offset_writer import OffsetRun, WriteState
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 
 class MemberlessOffsets:

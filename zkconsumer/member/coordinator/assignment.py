@@ -15,7 +15,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import ABSENT
+from zkconsumer.zookeeper.ownership_transactions import ABSENT
 
 CLOSING_COMMIT = 1.0
 """Seconds that the last commit of a shutdown may take, at most."""

@@ -1,8 +1,8 @@
 """Claiming and releasing partitions by their owner nodes, and reading owners and offsets.
 
-Called by the group thread only. Claims and releases are fenced (``zookeeper.fenced_writes``). The session that made an
-owner node decides whose it is, never its content. The original takes every node with its thread id for its own, even a
-node of a former session, which vanishes a moment later.
+Called by the group thread only. Claims and releases are fenced: see ``zookeeper.ownership_transactions``. The session
+that made an owner node decides whose it is, never its content. The original takes every node with its thread id for its
+own, even a node of a former session, which vanishes a moment later.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from zkconsumer.core.message_pointers import encode_pointers
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
 from zkconsumer.zookeeper.note_nodes import (
@@ -27,6 +26,7 @@ from zkconsumer.zookeeper.note_nodes import (
     is_of_earlier_topic,
     known_acks,
 )
+from zkconsumer.zookeeper.ownership_transactions import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class OwnerNodes:
             for tp in partitions
             if (node := nodes[self._path(tp)]) is not None
             and node.ephemeral_owner == ours
-            and node.version == fenced_writes.OWNER_VERSION
+            and node.version == ownership_transactions.OWNER_VERSION
         )
 
     def standing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
@@ -207,7 +207,7 @@ class OwnerNodes:
         offsets = {tp: _without_acks(known) if tp in self._unkept else known for tp, known in offsets.items()}
         claims = [Claim(tp, thread, offsets[tp], _kept(offsets[tp])) for tp, thread in free.items()]
         self._claims.claiming(free)
-        for tp, outcome in fenced_writes.claim(self._session, self._group, claims, deadline).items():
+        for tp, outcome in ownership_transactions.claim(self._session, self._group, claims, deadline).items():
             if outcome is Outcome.DONE:
                 result.ours[tp] = _claimed(offsets[tp])
                 self._unkept.discard(tp)
@@ -397,7 +397,7 @@ class OwnerNodes:
             session_id = self._session.require_id()
             if doubtful:
                 commits += [Commit(tp, None, ABSENT) for tp in self.standing(doubtful, deadline)]
-            outcomes = fenced_writes.release(self._session, self._group, commits, deadline)
+            outcomes = ownership_transactions.release(self._session, self._group, commits, deadline)
             # somebody wrote the offset or our node meanwhile, so versions prove nothing: look whose node it is
             refused = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
             nodes = self._session.stat([self._path(tp) for tp in refused], deadline) if refused else []

@@ -40,8 +40,8 @@ from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen
+from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 from zkconsumer.zookeeper.session import SessionChanged
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class RebalanceRounds:
         try:
             if self.registration.register(deadline):
                 self._registered = True
-                return None
+                return None  # the table puts the first whole round off for a quiet time (ROUND_REGISTERED)
         except ConsumerIdInUseError:
             # our node was deleted and somebody made another: the group counts with that, and would wait for us for ever
             self._give_up(MemberPlan(tuple(sorted(self._owned.positions)), (), {}, {}))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.zookeeper.fenced_writes import ClaimSessions
+from zkconsumer.zookeeper.ownership_transactions import ClaimSessions
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.balance.sharing.loan_nodes import (
+from zkconsumer.balance.sharing.loan_format import (
     MOST_NODE_BYTES,
     Loan,
     LoanReport,
