@@ -192,6 +192,8 @@ class LogObserver(Observer):
         """A member is about to read from an offset, which has no epoch. In a new log it may be a later one."""
         self.partitions[tp].finished.update(range(self.partitions[tp].below, offset))  # skipped by name
         super().sought(member, tp, offset)
+        if offset > self.end(tp):  # a place of a former log: the reset leads to the beginning
+            self.partitions[tp].may_go_back(0)
         self._sought[tp] = offset
         if (former := self.former.get(tp)) is not None:
             former.told = False

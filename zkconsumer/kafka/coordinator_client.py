@@ -195,10 +195,17 @@ class OffsetClient:
         return {tp: one for tp, one in stored.items() if one.offset >= 0}
 
     def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+        self,
+        who: Membership,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        deadline: Deadline,
+        answer: Deadline | None = None,
     ) -> dict[TopicPartition, BrokerResponseError]:
-        """Write offsets in one request. Returns the partitions that the coordinator refused. Raises BrokerError."""
-        codes = self.ask(lambda coordinator: coordinator.commit(who, offsets, deadline), deadline)
+        """Write offsets in one request. Returns the partitions that the coordinator refused. Raises BrokerError.
+
+        Arguments: ``answer`` is the time limit of the answer, by default that of the request.
+        """
+        codes = self.ask(lambda coordinator: coordinator.commit(who, offsets, deadline, answer), deadline)
         asked = f"an offset commit of group {self.group!r}"
         return {tp: error_codes.error(code, asked) for tp, code in codes.items() if code}
 

@@ -174,16 +174,22 @@ class GroupChannel:
             self._check(code, f"leaving group {who.group!r}")
 
     def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
+        self,
+        who: Membership,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        deadline: Deadline,
+        answer: Deadline | None = None,
     ) -> Mapping[TopicPartition, int]:
         """Write offsets, as a member, or without a member id while the group has no members.
 
+        Arguments: ``answer`` is the time limit of the answer, by default that of the request.
         A :class:`OffsetAndMetadata` is written with its metadata and leader epoch. Returns the error code of each
         partition, 0 if it is written. An error of the group, which the answer repeats for each partition, is raised:
         nothing is written then.
         """
         topics = _by_topic("partitions", {tp: _committed(tp, offset) for tp, offset in offsets.items()})
-        codes = _codes(self._ask(schemas.OFFSET_COMMIT, {**self._values(who), "topics": topics}, deadline))
+        values = {**self._values(who), "topics": topics}
+        codes = _codes(self._ask(schemas.OFFSET_COMMIT, values, deadline, answer=answer))
         self._check_complete(offsets, codes, "OffsetCommit")
         for code in codes.values():
             if code in _OF_THE_GROUP:
@@ -304,12 +310,19 @@ class GroupChannel:
 
     # -- inside
 
-    def _ask(self, message: ApiSchema, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+    def _ask(
+        self,
+        message: ApiSchema,
+        values: Values,
+        deadline: Deadline,
+        max_wait: float = 0.0,
+        answer: Deadline | None = None,
+    ) -> dict[str, Any]:
         version = self._versions.get(message)
         if version is None:
             reason = f"does not know {message.name}" if self._versions else "not connected"
             raise BrokerError(f"{self._channel.name}: {reason}")
-        return self._channel.exchange(ApiRequest(message, version, values), deadline, max_wait)
+        return self._channel.exchange(ApiRequest(message, version, values), deadline, max_wait, answer)
 
     def _values(self, who: Membership) -> dict[str, Any]:
         return {

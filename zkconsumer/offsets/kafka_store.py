@@ -111,6 +111,11 @@ def _too_long(error: BrokerResponseError) -> bool:
 LOOK_AGAIN = 0.05
 """Seconds between two tries while the group passes into the next generation."""
 
+ANSWERED_WITHIN = 10.0
+"""Seconds to wait for the answer of a commit that was sent, even if its caller has left. Over a new connection the next
+commit could overtake the unanswered one, which would then take the offset back.
+"""
+
 Offsets = Mapping[TopicPartition, int]
 
 ASKED = "an offset commit"
@@ -147,9 +152,14 @@ class KafkaOffsets(NotingStore):
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
         """Write offsets with their notes in one request. Returns what the coordinator refused. Raises BrokerError."""
         deadline = Deadline(timeout)
-        refused = self._notes.commit(offsets, notes, lambda some: self._client.commit(self._nobody, some, deadline))
+        refused = self._notes.commit(offsets, notes, lambda some: self._write(self._nobody, some, deadline))
         self._sent(len(offsets))
         return refused
+
+    def _write(
+        self, who: Membership, offsets: SentOffsets, deadline: Deadline
+    ) -> Mapping[TopicPartition, BrokerResponseError]:
+        return self._client.commit(who, offsets, deadline, Deadline(ANSWERED_WITHIN))
 
     def close(self) -> None:
         """Close all connections, for good."""
@@ -271,9 +281,7 @@ class MemberOffsets(KafkaOffsets):
         return {**refused, **unclear, **failures}
 
     def _send(self, who: Membership, offsets: Offsets, notes: Notes, deadline: Deadline) -> Failures:
-        return self._notes.commit(
-            self._with_epochs(offsets), notes, lambda some: self._client.commit(who, some, deadline)
-        )
+        return self._notes.commit(self._with_epochs(offsets), notes, lambda some: self._write(who, some, deadline))
 
     def _may_wait(self, deadline: Deadline) -> bool:
         """Wait a moment; return False if no time is left, or the store is closed."""
