@@ -67,7 +67,11 @@ USED: dict[type, dict[str, set[str]]] = {
         "zk_loop": {"_connect_loop", "_stopped", "retry_sleeper"},
     },
     # the session replaces the connection of a client before its start
-    KazooClient: {"start_async": {"_connection"}},
+    # requests that are queued together are queued as one request is
+    KazooClient: {
+        "start_async": {"_connection"},
+        "_call": {"_state", "_queue", "append", "_connection", "_write_sock"},
+    },
     # a handler that cannot start its second thread stops the first
     SequentialThreadingHandler: {
         "_create_thread_worker": {"spawn"},

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source, read_groups
 from zkconsumer.cli.tables import (
     CSV,
     JSON,
@@ -99,15 +99,14 @@ def _examine(
             raise ConfigException("--from", "goes without --write-probe and --twice: it reads no cluster")
         groups = tuple(dict.fromkeys(arguments.groups)) or source.groups()
         looks = {group: [*earlier_snapshots(source, group)] for group in groups}
-        for group, snapshots in looks.items():  # of all groups, one may vanish before it is read
-            snapshots.append(_look(source, group, named=bool(arguments.groups)))
+        _look(source, looks, named=bool(arguments.groups))
         if arguments.twice is not None:
             time.sleep(arguments.twice)
-            for group, snapshots in looks.items():
-                snapshots.append(_look(source, group))
+            _look(source, looks)
         if live is not None:
-            for snapshots in looks.values():
-                snapshots[-1] = with_rights(live.client, snapshots[-1])
+            latest = with_rights(live.client, [snapshots[-1] for snapshots in looks.values()])
+            for snapshots, found_last in zip(looks.values(), latest, strict=True):
+                snapshots[-1] = found_last
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
     found = {}
     for group, snapshots in looks.items():
@@ -124,9 +123,15 @@ def _examine(
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 
 
-def _look(source: SnapshotSource, group: str, *, named: bool = False) -> GroupSnapshot:
-    """Return the group now, with the times of the next messages: they tell whether an owner stands still."""
-    return require_group(source, group, message_times=True) if named else source.snapshot(group, message_times=True)
+def _look(source: SnapshotSource, looks: Mapping[str, list[GroupSnapshot]], *, named: bool = False) -> None:
+    """Append the snapshot of each group now, with the times of the next messages.
+
+    These times tell whether an owner stands still. Of all groups, one may vanish before it is read. Raises
+    UnknownGroupError for ``named`` groups.
+    """
+    for group, found in list(read_groups(source, list(looks), message_times=True)):
+        known = found.in_zookeeper or found.in_kafka or not named
+        looks[group].append(found if known else require_group(source, group, message_times=True))
 
 
 def _probed(

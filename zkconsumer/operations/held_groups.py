@@ -58,6 +58,11 @@ class ManyGroups(Protocol):
     ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
         """Yield the snapshot of each group, or the error in place of it."""
 
+    def snapshots_once(
+        self, groups: Sequence[str], *, message_times: bool = False
+    ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
+        """Yield the same for a caller that looks once. Nothing is kept for a later reading."""
+
 
 def group_of(path: str) -> str | None:
     """Return the group that a node belongs to, None for a node that groups share. An empty name is one of a group."""
@@ -68,12 +73,15 @@ class HeldGroups:
     """The groups of one ZooKeeper.
 
     ``differences`` counts the nodes that had changed without an event, ``comparisons`` how often all were compared.
+
+    Arguments: with ``watching`` False no watch is set, so each group can be read once only.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, watching: bool = True) -> None:
         self._session = session
         self._nodes = WatchedReadings(group_of)
         self._events: deque[NodeEvent] = deque()
+        self._watch = self._events.append if watching else None
         self._epoch = session.lease.epoch
         self._readers: dict[str, tuple[ZooKeeperReader, GroupSnapshot]] = {}
         self._forbidden: dict[Wanted, float] = {}
@@ -101,19 +109,19 @@ class HeldGroups:
         Raises RegistryError as the session does.
         """
         asked = [(one, self._nodes.current(one)) for one in wanted]
-        answers = self._session.read_each([one for one, known in asked if known is None], deadline, self._events.append)
+        answers = self._session.read_each([one for one, known in asked if known is None], deadline, self._watch)
         absent: list[Reading] = []
         for one, known in asked:
             reading = known or next(answers)
             if known is None:
-                if reading.node is None and not reading.forbidden and one.part is not NodePart.STAT:
+                if self._watch and reading.node is None and not reading.forbidden and one.part is not NodePart.STAT:
                     absent.append(reading)
                 else:
                     self._keep(reading)
             yield reading
         # a missing node takes a watch only with its stat; one that has just come is not kept, but read again next time
         there = [Wanted(NodePart.STAT, one.wanted.path) for one in absent]
-        for missing, seen in zip(absent, self._session.read_each(there, deadline, self._events.append), strict=True):
+        for missing, seen in zip(absent, self._session.read_each(there, deadline, self._watch), strict=True):
             if seen.node is None and not seen.forbidden:
                 self._keep(missing)
             else:
@@ -175,8 +183,8 @@ class HeldGroups:
             self._exhaust(again, deadline)
             tops = [path for group in new for path in (paths.ids(group), paths.owners(group), paths.offsets(group))]
             found = self._exhaust((Wanted(NodePart.CHILDREN, path) for path in tops), deadline)
-            members = [f"{one.wanted.path}/{name}" for one in found[::3] for name in one.names]
-            topics = [f"{one.wanted.path}/{name}" for at in (1, 2) for one in found[at::3] for name in one.names]
+            members = [f"{path}/{name}" for path, names in found[::3] for name in names]
+            topics = [f"{path}/{name}" for at in (1, 2) for path, names in found[at::3] for name in names]
             tops += map(paths.consumers_group, new)
             level = [
                 *(Wanted(NodePart.RIGHTS, path) for path in tops),
@@ -185,17 +193,14 @@ class HeldGroups:
             self._exhaust(level[:MOST_PREFETCHED], deadline)
             listed = self._exhaust((Wanted(NodePart.CHILDREN, path) for path in topics[:MOST_PREFETCHED]), deadline)
             level = [Wanted(NodePart.RIGHTS, path) for path in topics]
-            level += [Wanted(NodePart.CONTENT, f"{one.wanted.path}/{name}") for one in listed for name in one.names]
+            level += [Wanted(NodePart.CONTENT, f"{path}/{name}") for path, names in listed for name in names]
             self._exhaust(level[:MOST_PREFETCHED], deadline)
         except Exception as error:  # noqa: BLE001 (hostile content may raise anything; the reading of its group tells)
             log.info("nodes could not be read in advance: %r", error)
 
-    def _exhaust(self, wanted: Iterable[Wanted], deadline: Deadline) -> list[Reading]:
-        """Read these nodes. Return the answers without contents."""
-        return [
-            one if one.node is None else replace(one, node=replace(one.node, data=b""))
-            for one in self.read_each(wanted, deadline)
-        ]
+    def _exhaust(self, wanted: Iterable[Wanted], deadline: Deadline) -> list[tuple[str, tuple[str, ...]]]:
+        """Read these nodes. Return their paths and the names of their children, if these were read."""
+        return [(one.wanted.path, one.names) for one in self.read_each(wanted, deadline)]
 
     def read(self, draft: GroupSnapshot, deadline: Deadline) -> tuple[ZooKeeperReader, GroupSnapshot, bool]:
         """Return the group's reader, its snapshot so far, and whether all of it was read.

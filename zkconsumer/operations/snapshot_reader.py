@@ -128,16 +128,31 @@ class LiveSource:
         old = [group for group in groups if group in self._known]
         new = [group for group in groups if group not in self._known]
         self._known = set(groups)
-        for batch in (old, *(new[begin : begin + BATCH] for begin in range(0, len(new), BATCH))):
-            if batch:
-                if held is not None:
-                    held.prefetch(batch, Deadline(PATIENCE * self.client.timeout))
-                yield from self._read(batch, held, times=message_times)
+        for batch in (old, *_batches(new)):
+            yield from self._read_batch(batch, held, times=message_times)
         if held is not None:
             held.leave(groups)
             held.compare(max(0.0, time.monotonic() - self._compared), Deadline(self.client.timeout))
         self._compared = time.monotonic()
         self._times.sweep()
+
+    def snapshots_once(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
+        """Yield what :meth:`snapshots` does, for a caller that looks once: no watch is set, and nothing is kept."""
+        held = None
+        if self.client.zookeeper:
+            with suppress(RegistryError):  # each group's reading tells
+                held = HeldGroups(self._session("", Deadline(self.client.timeout)), watching=False)
+        for batch in _batches(groups):
+            yield from self._read_batch(batch, held, times=message_times)
+            if held is not None:
+                held.leave(())
+        self._times.sweep()
+
+    def _read_batch(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
+        if groups:
+            if held is not None:
+                held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
+            yield from self._read(groups, held, times=times)
 
     @property
     def differences(self) -> int:
@@ -270,6 +285,11 @@ class LiveSource:
 
     def _zookeeper_deadline(self, deadline: Deadline) -> Deadline:
         return deadline.earlier(BROKERS_SHARE * self.client.timeout)
+
+
+def _batches(groups: Sequence[str]) -> Iterator[Sequence[str]]:
+    for begin in range(0, len(groups), BATCH):
+        yield groups[begin : begin + BATCH]
 
 
 class _Servers:

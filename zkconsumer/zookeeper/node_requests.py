@@ -19,6 +19,7 @@ from typing import Any
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Exists, GetACL, GetChildren2, GetData
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from zkconsumer.errors import (
@@ -42,6 +43,7 @@ from zkconsumer.zookeeper.node_values import (
     Watch,
 )
 from zkconsumer.zookeeper.registry_security import RegistrySecurity
+from zkconsumer.zookeeper.server_connection import queued_together
 
 PARENT_DATA = b""
 
@@ -58,6 +60,8 @@ _PERMISSIONS = ((4, "c"), (8, "d"), (1, "r"), (2, "w"), (16, "a"))
 AT_ONCE = 512
 """Reads of :meth:`Requests.read_each` that are under way at first. A level of most groups is one round trip."""
 AT_ONCE_MOST = 4096
+PARTS = 4
+"""The parts in which they are sent: while one is handled, the others are under way."""
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Answers of about so many bytes may be under way: large nodes are read fewer at a time."""
 
@@ -179,19 +183,26 @@ class Requests(ABC):
         """
         client, watcher = self._connected_client(), self._watcher(watch)
         waiting = iter(wanted)
-        window: deque[tuple[Wanted, Any]] = deque()
-        room, mean = AT_ONCE, 0.0
+        window: deque[tuple[list[Wanted], list[Any]]] = deque()
+        room, mean, under_way = AT_ONCE, 0.0, 0
         while True:
-            for one in islice(waiting, max(0, room - len(window))):
-                window.append((one, _sent(client, one, watcher)))
+            while under_way < room:
+                part = list(islice(waiting, min(room - under_way, room // PARTS + 1)))
+                if not part:
+                    break
+                window.append((part, queued_together(client, [_request(client, one, watcher) for one in part])))
+                under_way += len(part)
             if not window:
                 return
-            one, result = window.popleft()
-            reading = self._reading(one, result, deadline)
-            size = reading.node.length if reading.node is not None and one.part is NodePart.CONTENT else 0
-            mean += (max(size, sum(map(len, reading.names))) - mean) / 8
-            room = max(1, min(room + 1, AT_ONCE_MOST, int(BYTES_AT_ONCE / (mean + 256))))
-            yield reading
+            part, results = window.popleft()
+            under_way -= len(part)
+            results[-1].wait(deadline.remaining())
+            for one, result in zip(part, results, strict=True):
+                reading = self._reading(one, result, deadline)
+                size = reading.node.length if reading.node is not None and one.part is NodePart.CONTENT else 0
+                mean += (max(size, sum(map(len, reading.names))) - mean) / 8
+                room = max(1, min(room + 1, AT_ONCE_MOST, int(BYTES_AT_ONCE / (mean + 256))))
+                yield reading
 
     def _reading(self, one: Wanted, result: Any, deadline: Deadline) -> Reading:
         try:
@@ -366,12 +377,15 @@ def _node(data: bytes, stat: Any) -> Node:
     )
 
 
-def _sent(client: KazooClient, one: Wanted, watcher: Callable[[WatchedEvent], None] | None) -> Any:
-    if one.part is NodePart.CONTENT:
-        return client.get_async(one.path, watcher)
-    if one.part is NodePart.CHILDREN:
-        return client.get_children_async(one.path, watcher, include_data=True)
-    return client.exists_async(one.path, watcher) if one.part is NodePart.STAT else client.get_acls_async(one.path)
+def _request(client: KazooClient, one: Wanted, watcher: Callable[[WatchedEvent], None] | None) -> Any:
+    """Return kazoo's request for a read."""
+    path = client.chroot + one.path if one.path != "/" else client.chroot or "/"  # kazoo would look at each part of it
+    if one.part is NodePart.RIGHTS:
+        return GetACL(path)
+    return _READS[one.part](path, watcher)
+
+
+_READS = {NodePart.CONTENT: GetData, NodePart.CHILDREN: GetChildren2, NodePart.STAT: Exists}
 
 
 def _rights(acl: Sequence[Any]) -> str:

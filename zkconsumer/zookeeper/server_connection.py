@@ -17,7 +17,7 @@ from threading import Thread
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, KazooException, SessionExpiredError
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
@@ -67,24 +67,28 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
     """
 
     _arrived = b""
+    _taken = 0  # of the arrived bytes: to cut off each answer would copy the others
     _reads_ahead = False
     _outgoing: bytearray | None = None
+    _read_sock: Any
 
     def _connect(self, *args: Any, **keywords: Any) -> Any:
-        self._arrived = b""  # by the connection before
+        self._arrived, self._taken = b"", 0  # by the connection before
         return super()._connect(*args, **keywords)
 
     # ---- sending ----
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        # each request is announced by a byte after it was queued; kazoo takes a byte away that has no request
-        announced = len(self._read_sock.recv(AT_ONCE, socket.MSG_PEEK))
+        # each request is announced by a byte after it was queued; kazoo would take one byte away for each request
+        announcements = self._read_sock
+        announced = len(announcements.recv(AT_ONCE))
         outgoing = self._outgoing = bytearray()
+        self._read_sock = _NoBytes()
         try:
             for _ in range(announced):
                 super()._send_request(read_timeout, connect_timeout)
         finally:
-            self._outgoing = None
+            self._outgoing, self._read_sock = None, announcements
         # kazoo counts these requests as sent. If the write fails, the connection is dropped, and all requests fail.
         if outgoing:
             self._write(outgoing, connect_timeout)
@@ -119,8 +123,8 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _more(self) -> bool:
         """Return whether another whole answer has arrived, or TLS holds decrypted data outside of the socket."""
-        have = len(self._arrived)
-        if have >= _LENGTH and have - _LENGTH >= int.from_bytes(self._arrived[:_LENGTH], "big"):
+        begin, have = self._taken + _LENGTH, len(self._arrived)
+        if have >= begin and have - begin >= int.from_bytes(self._arrived[self._taken : begin], "big"):
             return True
         return self._decrypted()
 
@@ -130,10 +134,12 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
     def _read(self, length: int, timeout: float) -> bytes:
         if not self._reads_ahead:
             return bytes(super()._read(length, timeout))
-        while len(self._arrived) < length:
-            self._arrived += self._receive(timeout)
-        data, self._arrived = self._arrived[:length], self._arrived[length:]
-        return data
+        while len(self._arrived) - self._taken < length:
+            more = self._receive(timeout)
+            self._arrived, self._taken = self._arrived[self._taken :] + more, 0
+        begin = self._taken
+        self._taken = end = begin + length
+        return self._arrived[begin:end]
 
     def _receive(self, timeout: float) -> bytes:
         """Wait for bytes and return them. Raises the errors of kazoo's own reading."""
@@ -148,6 +154,69 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
                 if not data:
                     raise ConnectionDropped("socket connection broken")
                 return data
+
+
+class _NoBytes:
+    """Stands in for the announcements while requests are sent whose announcements were taken away together."""
+
+    def recv(self, size: int) -> bytes:
+        """Return no byte."""
+        del size
+        return b""
+
+
+class Answer:
+    """The answer to a request of :func:`queued_together` but the last one.
+
+    Kazoo's connection thread sets it. Its results cost kazoo a lock and a condition each.
+    """
+
+    __slots__ = ("_error", "_value", "ready")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def set(self, value: Any = None) -> None:
+        """Take the answer."""
+        self._value, self.ready = value, True
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error in place of an answer."""
+        self._error, self.ready = error, True
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the answer, or raise its error. Raises KazooTimeoutError, without waiting, while there is none."""
+        del timeout
+        if not self.ready:
+            raise KazooTimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def queued_together(client: KazooClient, requests: Sequence[Any]) -> list[Any]:
+    """Queue requests, at least one, and announce them at once. Return their results, in order.
+
+    Wait for the last one only: the server answers in order. Kazoo announces each request by a system call of its own,
+    and at each the connection thread may take the interpreter.
+    """
+    last = client.handler.async_result()
+    results: list[Any] = [*(Answer() for _ in requests[1:]), last]
+    first = results[0]
+    if client._call(requests[0], first) is False:
+        for result in results[1:]:
+            result.set_exception(first._error)
+        return results
+    if len(requests) > 1:
+        client._queue.extend(zip(requests[1:], results[1:], strict=True))
+        try:
+            client._connection._write_sock.send(bytes(len(requests) - 1))
+        except (AttributeError, OSError):  # it was closed meanwhile
+            for result in results[1:]:
+                result.set_exception(ConnectionClosedError("Connection has been closed"))
+    return results
 
 
 class ServerConnection(PipeliningConnection):

@@ -7,17 +7,26 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.group_snapshots import stat
+from tests.timing import scaled
 from tests.unit.cli.command_line import Printed, printed
+from tests.unit.clusters import cluster_with
 from tests.unit.operations.doctor.cases import CONFIG, healthy, later, with_owner
+from zkconsumer.cluster.cluster_client import ClusterClient, command_config
+from zkconsumer.errors import RegistryError
 from zkconsumer.operations.doctor import CHECKS
+from zkconsumer.operations.doctor import cluster as doctor_cluster
+from zkconsumer.operations.doctor.cluster import with_rights
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_file import write_snapshots
+from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.testing import FakeCluster
 
+STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 ILL = with_owner(healthy(), "t:1", ephemeral_owner=0, version=3)
 
 
@@ -116,3 +125,52 @@ def test_a_watch_forgets_groups_that_are_gone(doctor: Printed, tmp_path: Path, m
 
     monkeypatch.setattr("zkconsumer.cli.doctor.watched", twice)
     doctor([healthy(), replace(healthy(), group="console")], "--watch", "1")
+
+
+cluster = cluster_with({"t": [[b"a", b"b"], []]})
+
+
+def test_groups_of_a_cluster_read_together_are_as_each_alone(
+    cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also what one look at ZooKeeper does not read: the rights on single nodes, and a second look."""
+    for name in ("a", "b", "c"):
+        cluster.zookeeper.put(f"/consumers/{name}/ids/{name}_h-1", STATIC, ephemeral_owner=7)
+        cluster.zookeeper.put(f"/consumers/{name}/owners/t/0", b"x-0" if name == "b" else f"{name}_h-1-0".encode())
+        cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"1")
+    where = ("--zookeeper", cluster.zookeeper_connect, "--format", "json")
+
+    def told(*arguments: str) -> dict[str, list[tuple[str, ...]]]:
+        found = json.loads(printed(capsys, "doctor", *arguments, *where, code=1))
+        keys = ("level", "check", "node", "remedy")
+        return {one["group"]: [tuple(said[key] for key in keys) for said in one["findings"]] for one in found}
+
+    together = told()
+    assert together == {**told("a"), **told("b"), **told("c")}
+    assert "unknown-owner" in {check for level, check, *_ in together["b"] if level == "error"}
+    assert told("c", "a", "--twice", "0.1").keys() == {"a", "c"}
+    assert "'nobody' does not exist" in printed(capsys, "doctor", "a", "nobody", *where, code=1, err=True)
+
+
+def test_rights_that_cannot_be_read_are_a_problem_of_each_group(cluster: FakeCluster) -> None:
+    """Once ZooKeeper is away, no more time is spent on it."""
+    for name in ("a", "b", "c"):
+        cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"1")
+    with ClusterClient(command_config(cluster.zookeeper_connect, None)[0], scaled(10.0)) as client:
+        source = LiveSource(client)
+        snapshots = [source.snapshot(name) for name in ("a", "b", "c")]
+        rights = {one.group: one.acls for one in with_rights(client, snapshots)}
+        assert all(f"/consumers/{name}/offsets/t/0" in rights[name] for name in ("a", "b", "c"))
+
+        class Away:
+            calls = 0
+            zookeeper, timeout = client.zookeeper, client.timeout
+
+            def open_session(self, _: object) -> None:
+                self.calls += 1
+                raise RegistryError("away")
+
+        away, part = Away(), doctor_cluster.BATCH
+        found = with_rights(cast("ClusterClient", away), snapshots * part)
+        assert {one.problems[-1].why for one in found} == {"away"}
+        assert away.calls == 1

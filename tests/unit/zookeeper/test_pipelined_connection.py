@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import trustme
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Exists
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from zkconsumer.zookeeper import server_connection
-from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection, queued_together
 
 SOON = 10.0
 NO_NODE = -101
@@ -47,6 +50,12 @@ class QueuedRequests(KazooClient):  # type: ignore[misc]
 
     def add(self, request: Any, result: Any) -> None:
         self._queue.append((request, result))
+
+    def use(self, connection: ConnectionHandler) -> None:
+        self._connection, self._state = connection, KeeperState.CONNECTED
+
+    def end(self) -> None:
+        self._state = KeeperState.CLOSED
 
     @property
     def queued(self) -> int:
@@ -101,6 +110,7 @@ class Line:
         self.server.settimeout(SOON)
         self.wire = Wire(ours)
         self.connection = StartedConnection(self.client, self.wire)
+        self.client.use(self.connection)
 
     def queue(self, count: int, *, announced: int | None = None) -> list[Any]:
         results = [self.handler.async_result() for _ in range(count)]
@@ -108,6 +118,9 @@ class Line:
             self.client.add(Exists(f"/{number}", None), result)
         self.connection.announce_requests(count if announced is None else announced)
         return results
+
+    def queue_together(self, count: int) -> list[Any]:
+        return queued_together(self.client, [Exists(f"/{number}", None) for number in range(count)])
 
     def arrived_at_server(self) -> list[int]:
         """The numbers of the requests that the server has."""
@@ -166,6 +179,37 @@ def test_a_request_waits_for_its_announcement(line: Line) -> None:
     line.connection.send()
     assert line.arrived_at_server() == [1]
     assert line.client.queued == 1
+
+
+def test_requests_queued_together_are_announced_at_once(line: Line) -> None:
+    """The last result alone can be waited for; the answers before are there then."""
+    results = line.queue_together(3)
+    line.connection.send()
+    assert line.arrived_at_server() == [1, 2, 3]
+    line.server.sendall(answer(1) + answer(2))
+    line.connection.read()
+    assert [result.get(0) for result in results[:2]] == [None, None]
+    with pytest.raises(KazooTimeoutError):
+        results[2].get(0)
+    line.server.sendall(answer(3))
+    line.connection.read()
+    assert results[2].wait(0)
+
+
+def test_requests_queued_after_the_end_fail(line: Line) -> None:
+    def failures(count: int) -> list[type]:
+        found = []
+        for result in line.queue_together(count):
+            with pytest.raises(ConnectionClosedError) as failure:
+                result.get(timeout=0)
+            found.append(failure.type)
+        return found
+
+    line.connection.close_announcements()
+    assert failures(3) == [ConnectionClosedError] * 3
+    line.client.end()
+    assert failures(1) == [ConnectionClosedError]
+    assert failures(3) == [ConnectionClosedError] * 3
 
 
 def test_an_announcement_without_a_request_is_taken_away(line: Line) -> None:

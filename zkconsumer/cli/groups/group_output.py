@@ -21,7 +21,7 @@ from zkconsumer.cli.groups.group_tables import (
     sides,
     states_table,
 )
-from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots
+from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots, read_groups
 from zkconsumer.cli.tables import TABLE, Table, painted, printable, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
@@ -53,7 +53,7 @@ def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
         else:
             say(render(Table(["GROUP"], [[name] for name in names]), arguments.format))
         return 0
-    found = [side for name in names for side in sides(source.snapshot(name))]
+    found = [side for _, snapshot in read_groups(source, names) for side in sides(snapshot)]
     shown = [side for side in found if _wanted(arguments.type, side.type) and _wanted(arguments.state, side.state)]
     say(render(list_table(shown, with_type=with_type, with_state=with_state), arguments.format))
     return 0
@@ -70,8 +70,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     everything: list[GroupSide] = []
     judged: dict[str, Judgement] = {}
     code = 0
-    for name in names:
-        snapshot = source.snapshot(name, message_times=True)  # they tell whether an owner stands still
+    for name, snapshot in read_groups(source, names, message_times=True):  # they tell whether an owner stands still
         found = sides(snapshot)
         warn_of_problems(snapshot)
         if not found and snapshot.problems:

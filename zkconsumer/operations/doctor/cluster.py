@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from sys import intern
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.names import name_problem
@@ -272,6 +273,8 @@ def _without_leader(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
 
 MOST_RIGHTS = 1000
 """The most offset nodes, and as many owner nodes, whose rights are read."""
+BATCH = 100
+"""The groups whose nodes' rights are read together."""
 MOST_GROUPS = 20
 """The most groups whose other chroots are looked for. Each takes some hundred reads."""
 
@@ -299,29 +302,45 @@ def chroots_beside(client: ClusterClient, groups: Sequence[str]) -> Mapping[str,
         return None
 
 
-def with_rights(client: ClusterClient, snapshot: GroupSnapshot) -> GroupSnapshot:
-    """Return the snapshot with the rights on single owner and offset nodes as well.
+def with_rights(client: ClusterClient, snapshots: Sequence[GroupSnapshot]) -> list[GroupSnapshot]:
+    """Return the snapshots with the rights on single owner and offset nodes as well.
 
     Members with different logins make nodes of different rights in one parent. Of very many nodes only the first are
-    read. If ZooKeeper does not answer, a problem
-    of the snapshot says so.
+    read. If ZooKeeper does not answer, a problem of the snapshot says so.
     """
-    group = snapshot.group
-    if not client.zookeeper or name_problem(group) is not None:
-        return snapshot
-    nodes = [paths.offset(group, tp) for tp in sorted(snapshot.offsets)][:MOST_RIGHTS]
-    nodes += [paths.owner(group, tp) for tp in sorted(snapshot.owners)][:MOST_RIGHTS]
+    failed: RegistryError | None = None
+    done = list(snapshots)
+    for begin in range(0, len(done), BATCH) if client.zookeeper else ():
+        part = [one for one in done[begin : begin + BATCH] if name_problem(one.group) is None]
+        found: dict[str, dict[str, str]] = {one.group: {} for one in part}
+        try:
+            if failed is not None:
+                raise failed  # otherwise each batch waits for its own timeout
+            _read_rights(client, part, found)
+        except RegistryError as error:
+            failed = error
+        for at, one in enumerate(done[begin : begin + BATCH], begin):
+            if failed is not None and one.group in found:
+                done[at] = replace(one, problems=(*one.problems, Problem("rights on nodes", str(failed))))
+            elif one.group in found:
+                done[at] = replace(one, acls={**one.acls, **found[one.group]})
+    return done
+
+
+def _read_rights(
+    client: ClusterClient, snapshots: Sequence[GroupSnapshot], found: Mapping[str, dict[str, str]]
+) -> None:
+    """Add the rights on the owner and offset nodes of each group to what was found. Raises RegistryError."""
+    nodes: dict[str, str] = {}
+    for one in snapshots:
+        nodes |= {paths.offset(one.group, tp): one.group for tp in sorted(one.offsets)[:MOST_RIGHTS]}
+        nodes |= {paths.owner(one.group, tp): one.group for tp in sorted(one.owners)[:MOST_RIGHTS]}
     deadline = Deadline(client.timeout)
-    found: dict[str, str] = {}
-    try:
-        session = client.open_session(deadline)
-        for one in session.read_each([Wanted(NodePart.RIGHTS, path) for path in nodes], deadline):
-            if one.rights:
-                found[one.wanted.path] = one.rights
-    except RegistryError as error:
-        problem = Problem("rights on nodes", str(error))
-        return replace(snapshot, problems=(*snapshot.problems, problem))
-    return replace(snapshot, acls={**snapshot.acls, **found})
+    session = client.open_session(deadline)
+    for reading in session.read_each([Wanted(NodePart.RIGHTS, path) for path in nodes], deadline):
+        path = reading.wanted.path
+        if reading.rights:
+            found[nodes[path]][path] = intern(reading.rights)
 
 
 def now_ms() -> int:
