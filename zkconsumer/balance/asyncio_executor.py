@@ -115,7 +115,9 @@ class AsyncioExecutor:
         for work in self._tasks.pop(task):  # those of a task that was cancelled before it began
             self._settle(work, NOT_STARTED)
         self._look_for_end()
-        self._take()
+        if not (self._woken or self._stopping):  # one look for all that end in this turn of the loop
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._take)
 
     def _look_for_end(self) -> None:
         if self._stopping and not self._tasks:

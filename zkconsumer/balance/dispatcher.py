@@ -10,9 +10,7 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from zkconsumer.balance.dead_letters import DeadLetters
@@ -30,7 +28,6 @@ from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-_PART_OF = attrgetter("part")
 
 
 class Dispatcher:
@@ -126,7 +123,10 @@ class Dispatcher:
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for part, count in Counter(map(_PART_OF, works)).items():
+            counts: dict[ReadPart, int] = {}
+            for work in works:
+                counts[work.part] = counts.get(work.part, 0) + 1
+            for part, count in counts.items():
                 partition = part.partition
                 if not partition.in_hand:
                     # before the worker looks whether the partition is revoked, see ownership.partition_position
@@ -177,61 +177,81 @@ class Dispatcher:
         """Note outcomes, several at once. Any thread."""
         if self._left:
             return
-        done: list[ReadWork] = []
+        done: dict[ReadPart, list[ReadWork]] = {}
         others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:
+            handled = 0
             for work, outcome in outcomes:
                 assert type(work) is ReadWork
-                if outcome is DONE and work.open:
+                if (outcome is DONE and work.open) or _is_done(work, outcome, others):
                     work.open = False
-                    done.append(work)
-                else:
-                    _sort(work, outcome, done, others)
-            self.handled += len(done)
+                    handled += 1
+                    if (works := done.get(work.part)) is None:
+                        works = done[work.part] = []
+                    works.append(work)
+            self.handled += handled
             if not self._lease.valid:
                 self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
-        # first: a revocation that sees nothing in hand commits what is finished by then
-        _finish(done)
+            # first: a revocation that sees nothing in hand commits what is finished by then
+            _finish(done)
+            startable = self._closed(done) if done and not others else 0
+        if not others:
+            if done:
+                self._tell(done, startable)
+            return
         again = []
         for work, outcome in others:
             attempt = self.failures.next_attempt(work, outcome)
             if attempt is not work:
-                done.append(work)
+                done.setdefault(work.part, []).append(work)
                 if attempt is not None:
                     again.append(attempt)
         if done:
             self._close(done, again)
 
-    def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+    def _close(self, parts: Mapping[ReadPart, Sequence[ReadWork]], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        counts = Counter(map(_PART_OF, works))
-        partitions = list(dict.fromkeys(part.partition for part in counts))  # a set of objects has no order of its own
-        pointers = [work for work in works if work.pointer]
         with self._lock:
             again = self.intake.parking.not_parked(again)
             for work in again:
                 self._put_back(work)
+            startable = self._closed(parts, again)
+        self._tell(parts, startable, again)
+
+    def _closed(self, parts: Mapping[ReadPart, Sequence[ReadWork]], again: Sequence[ReadWork] = ()) -> int:
+        """Count works as in hand no more. Return how many messages may begin now. The caller holds the lock."""
+        for part, works in parts.items():
+            partition, count = part.partition, len(works)
             self._waiting.returned(works)
-            self.in_hand -= len(works)
-            for part, count in counts.items():
-                part.partition.in_hand -= count
-                part.passed(count - sum(work.part is part for work in again))
-            for partition in partitions:
-                if not partition.in_hand:
-                    partition.position.held_until = NOTHING_HELD
-                if partition.slots is not None:
-                    for work in works:
-                        partition.slots.hand.pop(work, None)
-                if pointers:
-                    self.intake.parking.refresh(partition)
-            startable = self._waiting.startable
-            self.active_at = monotonic()
-        for work in pointers:
-            if work.pointer and not any(one.part is work.part for one in again):  # it does not come again by itself
-                work.pointer.settled(work)
-        for partition in partitions:
-            self._tell_of(partition)
-        self._workers.wake_for(startable, besides=1)  # the caller takes some itself
+            self.in_hand -= count
+            partition.in_hand -= count
+            part.passed(count - sum([work.part is part for work in again]) if again else count)
+            if not partition.in_hand:
+                partition.position.held_until = NOTHING_HELD
+            if partition.slots is not None:
+                for work in works:
+                    partition.slots.hand.pop(work, None)
+        for part, works in parts.items():
+            if part.chunk is None and any(work.pointer for work in works):
+                self.intake.parking.refresh(part.partition)
+        self.active_at = monotonic()
+        return self._waiting.startable
+
+    def _tell(
+        self, parts: Mapping[ReadPart, Sequence[ReadWork]], startable: int, again: Sequence[ReadWork] = ()
+    ) -> None:
+        """Tell those who wait for works to leave a hand, and for work to begin."""
+        for part, works in parts.items():
+            for work in works:
+                if work.pointer and not any(one.part is part for one in again):  # it does not come again by itself
+                    work.pointer.settled(work)
+        told = None
+        for part in parts:
+            if part.partition is not told:  # parts of one partition mostly follow each other
+                told = part.partition
+                self._tell_of(told)
+        if startable > 1:  # the caller takes some itself
+            self._workers.wake_for(startable, besides=1)
 
     def _put_back(self, work: ReadWork) -> None:
         partition, slots = work.part.partition, work.part.partition.slots
@@ -258,7 +278,7 @@ class Dispatcher:
     def _buried(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
         work.partition.failing.pop(work.offset, None)
-        self._close([work], [])
+        self._close({work.part: [work]}, [])
         self.look()
 
     def abort(self, error: BaseException) -> None:
@@ -267,27 +287,29 @@ class Dispatcher:
         self.end()
 
 
-def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[tuple[ReadWork, Outcome]]) -> None:
-    """Sort an outcome that is not simply done. The caller holds the lock."""
+def _is_done(work: ReadWork, outcome: Outcome, others: list[tuple[ReadWork, Outcome]]) -> bool:
+    """Return whether the message is done by an answer; add what is neither done nor pending to ``others``.
+
+    The caller holds the lock.
+    """
     if not work.open:
-        return
+        return False
     outcome = answered(outcome, work.answer)
     if isinstance(outcome, Pending):
         work.pending = True
-        return
-    work.open = False
+        return False
     if outcome is DONE:
-        done.append(work)
-    else:
-        others.append((work, outcome))
+        return True
+    work.open = False
+    others.append((work, outcome))
+    return False
 
 
-def _finish(done: Sequence[ReadWork]) -> None:
-    offsets: defaultdict[ReadPart, list[int]] = defaultdict(list)
-    for work in done:
-        offsets[work.part].append(work.offset)
-    for part, finished in offsets.items():
+def _finish(done: Mapping[ReadPart, Sequence[ReadWork]]) -> None:
+    """Count messages as finished."""
+    for part, works in done.items():
         partition = part.partition
+        finished = [work.offset for work in works]
         partition.ledger.finish(finished)
         partition.outcomes.succeeded(len(finished))
         if partition.failing:

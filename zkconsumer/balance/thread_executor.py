@@ -118,9 +118,12 @@ class ThreadExecutor:
     def _settle_finished(self, worker: _Worker) -> None:
         """Settle the outcomes of a worker."""
         found: list[tuple[Work, Outcome]] = []
-        with suppress(IndexError):
-            while True:
-                found.append(worker.outcomes.popleft())
+        outcomes = worker.outcomes
+        while outcomes:
+            try:
+                found.append(outcomes.popleft())
+            except IndexError:  # another thread took the last one
+                break
         if found and self._source is not None:
             self._source.settle(found)
 
