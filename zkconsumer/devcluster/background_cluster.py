@@ -153,8 +153,7 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
     """Start the background cluster unless it is up, and return once it serves.
 
     Returns: the cluster's state, and whether this call started the cluster. ``deadline`` (seconds) does not include the
-    first download of the jars. Raises: OtherClusterError, ServerStartError, JavaNotFoundError, JarResolutionError,
-    MissingExtraError.
+    first download of the jars. Raises: OtherClusterError, ServerStartError, JavaNotFoundError, JarResolutionError.
     """
     options = options or ClusterOptions()
     present = status()
@@ -162,7 +161,7 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
         return _suitable(present.state, options), False
     if present.health is ClusterHealth.BROKEN:
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
-    zookeeper_jars(None)
+    zookeeper_jars()
     kafka_jars(options.kafka_version or DEFAULT_KAFKA)
     deadline = as_deadline(deadline)
     if present.stale:  # the servers of a dead supervisor may still have the ports and the directory

@@ -60,7 +60,7 @@ class DevCluster:
 
         Arguments:
         - ``directory``: for data and logs, kept at the end (default: a temporary one, removed at the end).
-        - ``kafka_version``: from 0.8.2 to 3.9. ``zookeeper_version``: default PySpark's own.
+        - ``kafka_version``: from 0.8.2 to 3.9. ``zookeeper_version``: default "3.9.5".
         - ``brokers``: the number of brokers. Their ids begin with 0.
         - ``broker_properties``, ``zookeeper_properties``: override ours.
         - ``tick_ms``: ZooKeeper's tick. A session timeout is 2 to 20 ticks.
@@ -126,7 +126,7 @@ class DevCluster:
         """Start the servers that do not run, and return once all of them serve.
 
         ``deadline`` (seconds) does not include the first download of the jars.
-        Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError, MissingExtraError.
+        Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError.
         """
         zookeeper_jars(self._zookeeper_version, self._progress)
         kafka_jars(self._kafka_version, self._progress)

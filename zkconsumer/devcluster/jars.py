@@ -1,17 +1,16 @@
 """The jars of the embedded cluster: fetched from Maven Central once, into the cache.
 
-Apache Ivy, which PySpark contains, resolves the Maven coordinates. So a machine needs neither Maven nor sbt. Each set
-of coordinates has a directory in the cache. A rename puts a complete directory there, so an interrupted download
-leaves no half directory. A lock file prevents two processes from resolving at once. Each use compares the jars with
-their checksums; pip checks the jars inside PySpark. Functions only, callable from any thread. They block until they are
-done or the deadline is over.
+``checksums.txt`` lists the jars of the sets of coordinates that this package and its tests use. Such jars are fetched
+by their paths. Apache Ivy, itself such a jar, resolves other coordinates. So a machine needs neither Maven nor sbt.
+Each set of coordinates has a directory in the cache. A rename puts a complete directory there, so an interrupted
+download leaves no half directory. A lock file prevents two processes from resolving at once. Each use compares the jars
+with their checksums. Functions only, callable from any thread. They block until they are done or the deadline is over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import queue
 import re
@@ -21,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from xml.sax.saxutils import quoteattr
@@ -29,8 +29,14 @@ from zkconsumer.devcluster import maven_repository
 from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.devcluster.download_cache import cache_directory, locked
 from zkconsumer.devcluster.java_home import is_bundled, java
-from zkconsumer.devcluster.maven_repository import Checksum, proxy_options, repository_settings, trust_options
-from zkconsumer.errors import MissingExtraError
+from zkconsumer.devcluster.maven_repository import (
+    Checksum,
+    file_name,
+    pinned_sets,
+    proxy_options,
+    repository_settings,
+    trust_options,
+)
 from zkconsumer.runtime.deadline import Deadline
 
 RESOLVE_TIMEOUT_S = 900.0
@@ -39,26 +45,9 @@ _FILE_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 _COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+\Z")
 Progress = Callable[[str], None]
 """Called with a short text. A text that ends with a newline is the last about this work."""
+_Fill = Callable[[Path, Progress, Deadline], Mapping[str, Checksum]]
+_IVY = "org.apache.ivy:ivy:2.5.3"
 _QUIET_S = 10.0
-
-
-def pyspark_jars() -> Path:
-    """Return the folder of PySpark's jars, which contain ZooKeeper and Ivy.
-
-    Raises: MissingExtraError if PySpark is not installed.
-    """
-    found = importlib.util.find_spec("pyspark")  # not imported: that would take a second and bring pandas along
-    if found is None or found.origin is None:
-        raise MissingExtraError("the embedded cluster", "demo")
-    folder = Path(found.origin).parent / "jars"
-    if not folder.is_dir():
-        raise MissingExtraError("the embedded cluster (this PySpark has no jars folder)", "demo")
-    return folder
-
-
-def jars_of_pyspark(*prefixes: str) -> list[Path]:
-    """Return PySpark's jars whose names begin with one of the prefixes. Raises: MissingExtraError."""
-    return sorted(jar for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(prefixes))
 
 
 def resolve(
@@ -73,7 +62,7 @@ def resolve(
     dependencies are left out. ``progress`` is called with short texts (default: lines on stderr). ``deadline`` is in
     seconds. With a full cache, this only reads the jars, once in a process.
 
-    Raises: JarResolutionError, also for a jar with a wrong checksum; JavaNotFoundError; MissingExtraError;
+    Raises: JarResolutionError, also for a jar with a wrong checksum; JavaNotFoundError for a set that is not pinned;
     ValueError for a malformed coordinate.
     """
     if not coordinates:
@@ -87,12 +76,17 @@ def resolve(
     target = root / directory_name(coordinates, excluded)
     known = _known(target)
     if known is None:
-        report = progress or on_stderr()
+        report, pins = progress or on_stderr(), pinned_sets().get(target.name)
+        if pins is not None:
+            fill = partial(_fetch, pins, target)
+        else:
+            (ivy,) = resolve(_IVY, progress=report, deadline=deadline)  # before the lock, which each set takes
+            fill = partial(_ask_ivy, ivy, coordinates, excluded)
+        report(f"fetching {' '.join(coordinates)} from Maven (once)")
         try:
             with locked(root / ".lock", deadline):
-                known = _known(target)  # another process may have resolved it while we waited
-                if known is None:
-                    known = _resolve_into(target, coordinates, excluded, report, deadline)
+                # another process may have resolved it while we waited
+                known = _known(target) or _make(target, fill, report, deadline)
         except TimeoutError as late:
             raise JarResolutionError(f"{' '.join(coordinates)}: {late}") from late
     maven_repository.verify(target, known)
@@ -100,8 +94,10 @@ def resolve(
 
 
 def _known(target: Path) -> Mapping[str, Checksum] | None:
-    """Return the jars of a cached directory with their checksums. None if the directory or a checksum is missing."""
-    return maven_repository.expected(target) if target.is_dir() else None
+    """Return the jars of a cached directory with their checksums. None if something is missing."""
+    known = maven_repository.expected(target) if target.is_dir() else None
+    wanted = set(map(file_name, pinned_sets().get(target.name, ())))
+    return known if known is not None and known.keys() >= wanted else None
 
 
 def directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
@@ -127,10 +123,7 @@ def _ivy_file(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
     )
 
 
-def _ivy_command(work: Path, settings: Path | None) -> list[str]:
-    ivy = jars_of_pyspark("ivy-")
-    if not ivy:
-        raise MissingExtraError("fetching jars (this PySpark brings no Ivy)", "demo")
+def _ivy_command(ivy: Path, work: Path, settings: Path | None) -> list[str]:
     executable = java()
     return [
         str(executable),
@@ -138,7 +131,7 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
         *proxy_options(),
         *(trust_options(work) if is_bundled(executable) else ()),
         "-jar",
-        str(ivy[-1]),
+        str(ivy),
         *(["-settings", str(settings)] if settings else []),
         *("-cache", str(cache_directory() / "ivy")),
         *("-ivy", str(work / "ivy.xml")),
@@ -148,24 +141,13 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
     ]
 
 
-def _resolve_into(
-    target: Path, coordinates: Sequence[str], excluded: Sequence[str], report: Progress, deadline: Deadline
-) -> Mapping[str, Checksum]:
+def _make(target: Path, fill: _Fill, report: Progress, deadline: Deadline) -> Mapping[str, Checksum]:
+    """Make a directory of the cache from the jars that ``fill`` brings. Return their checksums."""
     for abandoned in target.parent.glob(".resolving-*"):  # we hold the lock, so a killed process left these
         shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".resolving-") as name:
         work = Path(name)
-        (work / "ivy.xml").write_text(_ivy_file(coordinates, excluded))
-        settings = repository_settings()
-        if settings is not None:
-            (work / "settings.xml").write_text(settings)
-        report(f"fetching {' '.join(coordinates)} from Maven (once)")
-        command = _ivy_command(work, work / "settings.xml" if settings is not None else None)
-        tail = _run(command, _IvyLines(report), deadline)
-        if tail is not None or not any((work / "maven").glob("*/*/*/*.jar")):
-            said = "\n".join(tail or ["it brought no jars"])
-            raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
-        known = _gather(work / "maven", work / "jars", deadline)
+        known = fill(work, report, deadline)
         maven_repository.verify(work / "jars", known)
         _share_disk(work / "jars", cache_directory() / "ivy")
         if target.is_dir():  # an older release made the directory without checksums, or someone changed it
@@ -174,6 +156,44 @@ def _resolve_into(
         size = sum(jar.stat().st_size for jar in target.glob("*.jar"))
         report(f"fetched {len(known)} jars, {size / 1e6:.0f} MB, into {target}\n")
     return known
+
+
+def _fetch(
+    pins: Mapping[str, Checksum], target: Path, work: Path, report: Progress, deadline: Deadline
+) -> Mapping[str, Checksum]:
+    """Fetch the files of a pinned set into ``work/jars``. Files in the cache are taken from there."""
+    jars = work / "jars"
+    jars.mkdir()
+    missing = {path: sum_ for path, sum_ in pins.items() if not _found(path, sum_, target.parent, jars)}
+    for number, _ in enumerate(maven_repository.download(missing, jars, deadline, by_hand=target), 1):
+        report(f"downloading: {number} of {len(missing)} jars")
+    return {file_name(path): sum_ for path, sum_ in pins.items()}
+
+
+def _found(path: str, wanted: Checksum, root: Path, jars: Path) -> bool:
+    """Copy a file from a directory of the cache, where a user may have put it. Return whether one has this digest."""
+    name = file_name(path)
+    for there in root.glob(f"*/{name}"):
+        if maven_repository.has(there, wanted):
+            shutil.copyfile(there, jars / name)
+            return True
+    return False
+
+
+def _ask_ivy(
+    ivy: Path, coordinates: Sequence[str], excluded: Sequence[str], work: Path, report: Progress, deadline: Deadline
+) -> Mapping[str, Checksum]:
+    """Let Ivy resolve coordinates and fetch their jars into ``work/jars``."""
+    (work / "ivy.xml").write_text(_ivy_file(coordinates, excluded))
+    settings = repository_settings()
+    if settings is not None:
+        (work / "settings.xml").write_text(settings)
+    command = _ivy_command(ivy, work, work / "settings.xml" if settings is not None else None)
+    tail = _run(command, _IvyLines(report), deadline)
+    if tail is not None or not any((work / "maven").glob("*/*/*/*.jar")):
+        said = "\n".join(tail or ["it brought no jars"])
+        raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
+    return _gather(work / "maven", work / "jars", deadline)
 
 
 def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksum]:
@@ -190,9 +210,7 @@ def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksu
     report = {path: jars / name for name, path in places.items() if name not in maven_repository.pinned()}
     if report:
         told = maven_repository.published(report, deadline)
-        (jars / maven_repository.RECORD).write_text(
-            maven_repository.render({Path(path).name: told[path] for path in report})
-        )
+        (jars / maven_repository.RECORD).write_text(maven_repository.render(told))
     return maven_repository.expected(jars) or {}
 
 

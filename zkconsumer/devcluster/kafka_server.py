@@ -137,7 +137,7 @@ class EmbeddedKafka(ServerProcess):
         """Start the broker unless it runs, and return once it is registered and accepts connections.
 
         Raises: ServerStartError with the tail of the log, RegistryUnavailableError, JavaNotFoundError,
-        JarResolutionError, MissingExtraError.
+        JarResolutionError.
         """
         if self.running:
             return self

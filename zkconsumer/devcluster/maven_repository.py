@@ -6,8 +6,8 @@ nothing behind a company's proxy. Debian's Java packages bring a key store with 
 system's PEM bundle to a Java key store (JKS: magic number, entries, and a SHA-1 over all of it, salted with a password
 that is no secret here).
 
-``checksums.txt`` pins the digests of this package's versions; the repository publishes those of others. No jar from
-Maven runs before it was compared with its digest, whether it was just fetched or was in the cache.
+``checksums.txt`` pins the files of this package's versions and their digests; the repository publishes the digests of
+others. No jar from Maven runs before it was compared with its digest, whether it was just fetched or was in the cache.
 
 Functions only, callable from any thread. Reads settings and changes none.
 """
@@ -23,18 +23,20 @@ import struct
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.runtime.deadline import Deadline
 
+CENTRAL = "https://repo1.maven.org/maven2"
 SYSTEM_KEY_STORE = Path("/etc/ssl/certs/java/cacerts")
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default: it only guards against damage
@@ -134,7 +136,9 @@ _PUBLISHED = {"sha512": 128, "sha1": 40}  # by preference; every artifact of Mav
 _FETCHERS = 8
 _LONGEST_ANSWER = 4096
 _FETCH_TIMEOUT_S = 30.0
+_PART_BYTES = 1 << 16
 _NOT_FOUND = 404
+_HEADING = re.compile(r"^\[(.+)\]$", re.MULTILINE)
 _LINE = re.compile(r"(sha1|sha256|sha512):([0-9a-f]{40,128})  (\S+)")
 
 
@@ -146,9 +150,22 @@ class Checksum(NamedTuple):
 
 
 @functools.cache
+def pinned_sets() -> Mapping[str, Mapping[str, Checksum]]:
+    """Return the digests in the source: by directory of the cache, and by path in the repository."""
+    text = resources.files(__package__).joinpath("checksums.txt").read_text("ascii")
+    names, texts = _HEADING.findall(text), _HEADING.split(text)[2::2]
+    return MappingProxyType(dict(zip(names, map(_parse, texts), strict=True)))
+
+
+@functools.cache
 def pinned() -> Mapping[str, Checksum]:
     """Return the digests in the source, by file name."""
-    return _parse(resources.files(__package__).joinpath("checksums.txt").read_text("ascii"))
+    return {file_name(path): sum_ for pins in pinned_sets().values() for path, sum_ in pins.items()}
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path in the repository."""
+    return path.rpartition("/")[2]
 
 
 def _parse(text: str) -> Mapping[str, Checksum]:
@@ -161,11 +178,15 @@ def render(checksums: Mapping[str, Checksum]) -> str:
     return "".join(f"{sum_.algorithm}:{sum_.digest}  {name}\n" for name, sum_ in sorted(checksums.items()))
 
 
+def recorded(directory: Path) -> Mapping[str, Checksum]:
+    """Return the published digests beside fetched jars, by path in the repository. Older records have file names."""
+    record = directory / RECORD
+    return _parse(record.read_text("ascii", errors="replace")) if record.is_file() else {}
+
+
 def expected(directory: Path) -> Mapping[str, Checksum] | None:
     """Return the digests of the jars in a cached directory, by file name. None if the digest of one is unknown."""
-    record = directory / RECORD
-    recorded = _parse(record.read_text("ascii", errors="replace")) if record.is_file() else {}
-    known = {**recorded, **pinned()}
+    known = {**{file_name(path): sum_ for path, sum_ in recorded(directory).items()}, **pinned()}
     names = [jar.name for jar in directory.glob("*.jar")]
     return {name: known[name] for name in names} if known.keys() >= set(names) else None
 
@@ -208,18 +229,76 @@ def published(files: Mapping[str, Path], deadline: Deadline) -> dict[str, Checks
     wanted, base = list(files), mirror()
     if base is None:
         return {path: Checksum("sha256", _digest_of(file, "sha256")) for path, file in files.items()}
-    with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="zkconsumer-checksums") as threads:
+    with _fetchers() as threads:
         return dict(zip(wanted, threads.map(lambda path: _ask(base.rstrip("/"), path, deadline), wanted), strict=True))
 
 
+def download(files: Mapping[str, Checksum], folder: Path, deadline: Deadline, by_hand: Path) -> Iterator[str]:
+    """Fetch files by their path in the repository into a folder, and yield the path of each.
+
+    Raises: JarResolutionError for a file that cannot be fetched, and for one with a wrong digest. The error names the
+    folder ``by_hand``, where the user may put the missing files.
+    """
+    base = (mirror() or CENTRAL).rstrip("/")
+    with _fetchers() as threads:
+        tasks = [threads.submit(_download, base, path, sum_, folder, deadline) for path, sum_ in files.items()]
+        try:
+            for path, task in zip(files, tasks, strict=True):
+                task.result()
+                yield path
+        except OSError as error:
+            raise JarResolutionError(
+                f"cannot fetch {base}/{path}: {error}. A mirror's address belongs into ZKCONSUMER_MAVEN_REPOSITORY."
+                f" Without a network, put these files into {by_hand}: {' '.join(map(file_name, files))}"
+            ) from error
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _download(base: str, path: str, wanted: Checksum, folder: Path, deadline: Deadline) -> None:
+    """Fetch a file, and repeat that once: a connection may end at any time. Raises: OSError, JarResolutionError."""
+    place = folder / file_name(path)
+    for last in (False, True):
+        try:
+            with _open(f"{base}/{path}", deadline) as answer, place.open("wb") as file:
+                while part := answer.read(_PART_BYTES):
+                    if deadline.expired:
+                        raise TimeoutError("the time is over")
+                    file.write(part)
+        except (OSError, HTTPException) as error:
+            if last or deadline.expired or isinstance(error, urllib.error.HTTPError):
+                raise OSError(str(error)) from error
+        else:
+            if has(place, wanted):
+                return
+    raise JarResolutionError(f"{base}/{path} is not the published file: its {wanted.algorithm} is not {wanted.digest}")
+
+
+def has(file: Path, wanted: Checksum) -> bool:
+    """Return whether a file has this digest."""
+    return _digest_of(file, wanted.algorithm) == wanted.digest
+
+
+def _fetchers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_FETCHERS, thread_name_prefix="zkconsumer-maven")
+
+
+def _open(url: str, deadline: Deadline) -> BinaryIO:
+    timeout = deadline.bounded(_FETCH_TIMEOUT_S) or 0.001
+    answer = urllib.request.urlopen(url, timeout=timeout, context=_trust(system_bundle()))  # noqa: S310 - the user's own
+    return cast("BinaryIO", answer)
+
+
+@functools.cache
+def _trust(bundle: Path | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(bundle) if bundle else None)
+
+
 def _ask(base: str, path: str, deadline: Deadline) -> Checksum:
-    bundle = system_bundle()
-    context = ssl.create_default_context(cafile=str(bundle) if bundle else None)
     for algorithm, length in _PUBLISHED.items():
         url = f"{base}/{path}.{algorithm}"
         try:
-            timeout = deadline.bounded(_FETCH_TIMEOUT_S) or 0.001
-            with urllib.request.urlopen(url, timeout=timeout, context=context) as answer:  # noqa: S310 - the user's own
+            with _open(url, deadline) as answer:
                 text = answer.read(_LONGEST_ANSWER).decode("latin-1")
         except (OSError, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code == _NOT_FOUND:

@@ -289,7 +289,7 @@ class ServerProcess:
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
         """Start the server unless it runs, and return once it is ready.
 
-        Raises: ServerStartError with the tail of the log, JavaNotFoundError, JarResolutionError, MissingExtraError.
+        Raises: ServerStartError with the tail of the log, JavaNotFoundError, JarResolutionError.
         """
         if self.running:
             return self

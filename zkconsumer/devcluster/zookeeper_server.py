@@ -1,6 +1,6 @@
 """A real ZooKeeper server on the loopback interface, and an ensemble of such servers.
 
-A server is the one inside PySpark's jars, or any version from Maven. Tests that stop or kill a server use an ensemble.
+A server is of any version that Maven Central has. Tests that stop or kill a server use an ensemble.
 Servers keep their ports and data, so a stopped or killed server can start again and joins the others. One thread at a
 time may use a server or an ensemble. Neither starts a thread.
 """
@@ -17,16 +17,17 @@ from typing import Self, Unpack
 
 from zkconsumer.devcluster import server_process
 from zkconsumer.devcluster.cluster_errors import ServerStartError
-from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
+from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.server_process import LOOPBACK, ProcessOptions, ServerProcess, as_deadline
 from zkconsumer.runtime.deadline import Deadline
 
+DEFAULT_ZOOKEEPER = "3.9.5"
 DEFAULT_TICK_MS = 2000
 _ANSWER_TIMEOUT_S = 2.0
-_NEEDED_FROM_PYSPARK = ("zookeeper-", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-", "commons-io-")
 # ZooKeeper 3.5 to 3.9 need these two to start, but do not declare them as dependencies.
 _UNDECLARED = ("io.dropwizard.metrics:metrics-core:4.1.12.1", "org.xerial.snappy:snappy-java:1.1.10.5")
+_LOG = "org.slf4j:slf4j-reload4j:2.0.13"  # of the same version as the slf4j-api of ZooKeeper 3.9.5
 
 
 def four_letter_word(word: str, port: int, deadline: Deadline) -> str:
@@ -40,11 +41,10 @@ def four_letter_word(word: str, port: int, deadline: Deadline) -> str:
     return answer.decode(errors="replace")
 
 
-def zookeeper_jars(version: str | None, progress: Progress | None = None) -> list[Path]:
-    """Return the class path of a ZooKeeper server: PySpark's own (None), or a version such as "3.4.14"."""
-    if version is None:
-        return jars_of_pyspark(*_NEEDED_FROM_PYSPARK)
-    also = () if version.startswith("3.4.") else _UNDECLARED
+def zookeeper_jars(version: str | None = None, progress: Progress | None = None) -> list[Path]:
+    """Return the class path of a ZooKeeper server of a version such as "3.4.14" (default: "3.9.5"). Fetched once."""
+    version = version or DEFAULT_ZOOKEEPER
+    also = () if version.startswith("3.4.") else (*_UNDECLARED, _LOG) if version.startswith("3.9.") else _UNDECLARED
     return resolve(f"org.apache.zookeeper:zookeeper:{version}", *also, progress=progress)
 
 
@@ -64,7 +64,7 @@ class EmbeddedZooKeeper(ServerProcess):
         **options: Unpack[ProcessOptions],
     ) -> None:
         """Arguments: ``directory`` for its data (temporary unless given); ``tick_ms``, where a session timeout is 2 to
-        20 ticks; ``version`` (PySpark's own unless given); ``properties`` for ``zoo.cfg``, which override ours;
+        20 ticks; ``version`` ("3.9.5" unless given); ``properties`` for ``zoo.cfg``, which override ours;
         ``java_options`` such as ``-Djava.security.auth.login.config=...``.
         """
         super().__init__(directory, **options)
@@ -209,7 +209,7 @@ class ZooKeeperEnsemble:
     def start(self, deadline: Deadline | float = server_process.START_TIMEOUT_S) -> Self:
         """Start the servers that do not run, and return once all of them serve.
 
-        Raises: ServerStartError with the tail of a log, JavaNotFoundError, MissingExtraError.
+        Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError.
         """
         deadline = as_deadline(deadline)
         for attempt in range(_TRIES):

@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
+from zkconsumer.devcluster import JarResolutionError, cache_directory, jars, maven_repository, resolve
 from zkconsumer.devcluster.jars import directory_name
-from zkconsumer.devcluster.maven_repository import RECORD, Checksum, expected, pinned, published, render, verify
+from zkconsumer.devcluster.maven_repository import (
+    RECORD,
+    Checksum,
+    expected,
+    file_name,
+    pinned,
+    pinned_sets,
+    published,
+    render,
+    verify,
+)
 from zkconsumer.runtime.deadline import Deadline
 
 PINNED = "slf4j-api-1.7.36.jar"
@@ -22,11 +32,11 @@ def checksum(content: bytes, algorithm: str = "sha1") -> Checksum:
     return Checksum(algorithm, hashlib.new(algorithm, content).hexdigest())
 
 
-def cached(coordinate: str, **jars: bytes) -> Path:
+def cached(coordinate: str, **given: bytes) -> Path:
     """A directory of the cache as a download leaves it, with a record that agrees with the content."""
     directory = cache_directory() / "jars" / directory_name([coordinate], [])
     directory.mkdir(parents=True)
-    contents = {name.replace("_", "-") + ".jar": content for name, content in jars.items()}
+    contents = {name.replace("_", "-") + ".jar": content for name, content in given.items()}
     for name, content in contents.items():
         (directory / name).write_bytes(content)
     (directory / RECORD).write_text(render({name: checksum(content) for name, content in contents.items()}))
@@ -50,6 +60,64 @@ def test_pins_cover_the_versions_that_are_named() -> None:
     assert {sum_.algorithm for sum_ in pinned().values()} == {"sha256"}
     assert {"kafka_2.13-3.9.1.jar", "kafka_2.12-1.1.1.jar", "kafka_2.11-0.8.2.2.jar"} <= pinned().keys()
     assert {"zookeeper-3.4.10.jar", "snappy-java-1.1.10.5.jar", "ecj-3.33.0.jar", PINNED} <= pinned().keys()
+
+
+def test_the_default_versions_are_whole_sets() -> None:
+    """No Ivy, and so no Java, runs for them; Ivy is a set of one jar."""
+    sets = [frozenset(map(file_name, paths)) for paths in pinned_sets().values()]
+    assert any({"zookeeper-3.9.5.jar", "netty-handler-4.1.130.Final.jar"} <= names for names in sets)
+    assert any({"kafka_2.13-3.9.1.jar", "scala-library-2.13.15.jar"} <= names for names in sets)
+    assert frozenset({"ivy-2.5.3.jar"}) in sets
+
+
+@pytest.fixture
+def one_set(monkeypatch: pytest.MonkeyPatch, repository: Path) -> dict[str, Checksum]:
+    """A pinned set of two jars, which a repository has."""
+    other = repository / "org/x/z/1/z-1.jar"
+    other.parent.mkdir(parents=True)
+    pins = {}
+    for path, content in ((repository / PATH, b"first"), (other, b"second")):
+        path.write_bytes(content)
+        pins[str(path.relative_to(repository))] = checksum(content, "sha256")
+    sets = {directory_name(["org.x:y:1"], []): pins}
+    monkeypatch.setattr(jars, "pinned_sets", lambda: sets)
+    by_name = {file_name(path): sum_ for path, sum_ in pins.items()}
+    monkeypatch.setattr(maven_repository, "pinned", lambda: by_name)
+    monkeypatch.setattr(jars, "java", None)  # is not called
+    return pins
+
+
+def test_a_pinned_set_is_fetched_once(one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    names = [jar.read_bytes() for jar in resolve("org.x:y:1", progress=told.append)]
+    assert names == [b"first", b"second"]
+    assert told[0] == "fetching org.x:y:1 from Maven (once)"
+    assert told[-1].startswith("fetched 2 jars")
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "http://127.0.0.1:1/")
+    assert [jar.name for jar in resolve("org.x:y:1")] == ["y-1.jar", "z-1.jar"]
+
+
+def test_a_fetched_jar_with_another_digest_is_refused(one_set: dict[str, Checksum], repository: Path) -> None:
+    (repository / PATH).write_bytes(b"forged")
+    with pytest.raises(JarResolutionError, match=rf"{PATH} is not the published file: its sha256"):
+        resolve("org.x:y:1", progress=lambda text: None)
+    assert not list((cache_directory() / "jars").glob("*y-1*"))
+
+
+def test_without_a_network_jars_are_put_by_hand(one_set: dict[str, Checksum], repository: Path) -> None:
+    """The error names the folder and the files. A jar with another digest does not count."""
+    (repository / PATH).unlink()
+    folder = cache_directory() / "jars" / directory_name(["org.x:y:1"], [])
+    for content in (None, b"damaged"):
+        if content is not None:
+            folder.mkdir(parents=True)
+            (folder / "y-1.jar").write_bytes(content)
+        with pytest.raises(
+            JarResolutionError, match=rf"cannot fetch file:.*y-1\.jar: .* into {folder}: y-1\.jar z-1\.jar"
+        ):
+            resolve("org.x:y:1", progress=lambda text: None)
+    (folder / "y-1.jar").write_bytes(b"first")
+    assert [jar.read_bytes() for jar in resolve("org.x:y:1", progress=lambda text: None)] == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("content", [b"forged, of another length", b"publishex"], ids=["another size", "same size"])

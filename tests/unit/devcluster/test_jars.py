@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
-from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
+from zkconsumer.devcluster import cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.download_cache import locked, write_atomically
 from zkconsumer.devcluster.maven_repository import proxy_options, repository_settings
 from zkconsumer.devcluster.server_process import write_properties
-from zkconsumer.errors import MissingExtraError
 from zkconsumer.runtime.deadline import Deadline
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>
@@ -61,14 +59,6 @@ def test_what_is_no_release_in_zookeeper_mode_is_refused(version: str) -> None:
 def test_malformed_coordinates_are_refused_at_once(coordinate: str) -> None:
     with pytest.raises(ValueError, match="group:artifact:version"):
         resolve(coordinate)
-
-
-def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"zkconsumer\[demo\]"):
-        DevCluster().start()
-    with pytest.raises(MissingExtraError, match=r"zkconsumer\[demo\]"):
-        resolve("a:b:1", progress=lambda text: None)
 
 
 def test_properties_are_written_as_java_reads_them(tmp_path: Path) -> None:
