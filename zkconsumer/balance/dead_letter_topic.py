@@ -135,7 +135,7 @@ def _trace(error: BaseException) -> bytes:
 
 
 class DeadLetterTopic:
-    """A topic for dead letters, as ``dead_letter=`` of ``run``.
+    """A topic for dead letters: ``run(handle, concurrency=64, dead_letter=DeadLetterTopic(producer, "events-dlq"))``.
 
     Arguments:
     * ``producer``: a ``confluent_kafka.Producer`` or a ``kafka.KafkaProducer`` of the application, without serializers.

@@ -26,7 +26,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The policy for failed messages.
+    """The policy for failed messages: ``connector.run(handle, "events", concurrency=64, retry=Retry(attempts=8))``.
 
     Arguments:
     * ``attempts``: number of attempts in all; after the last one the message is a dead letter

@@ -169,14 +169,14 @@ class OriginalConfig:
 
 @dataclass(frozen=True, init=False, repr=False)
 class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, CoordinationConfig):
-    """The configuration of one consumer.
+    """The configuration of one consumer, by dotted names, by keywords with underscores, or both::
 
-    ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
-    underscores; both may be mixed. Values are texts, as in a properties file, or Python's int and bool; None means "not
-    given". Attributes hold the values in effect; times are in milliseconds and sizes in bytes, as the names say.
+        config = ConsumerConfig({"zookeeper.connect": "127.0.0.1:2181"}, group_id="readers", consumer_timeout_ms=5000)
+        config = ConsumerConfig.from_file("consumer.properties")
 
-    Raises :class:`ConfigException`, which names the property, for a missing or bad value, and for one that is given
-    twice with different values; :class:`UnknownKeywordError` for a keyword that is no property. Warns with
+    Values are texts, as in a properties file, or Python's int and bool; None means "not given". Attributes hold the
+    values in effect, in milliseconds and bytes. Raises :class:`ConfigException`, which names the property, for a
+    missing or bad value; :class:`UnknownKeywordError` for a keyword that is no property. Warns with
     :class:`UnknownPropertyWarning` of unknown names in a mapping or file, and with :class:`SuspectConfigWarning` of
     legal values that do not fit each other.
     """

@@ -81,9 +81,13 @@ Listener = AsyncConsumerRebalanceListener | ConsumerRebalanceListener
 
 
 class AsyncZookeeperConsumerConnector(PromptCalls, NamesMissingCoroutines):
-    """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines.
+    """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines::
 
-    Use it with ``async with``: leaving it shuts down. The message in the leaving task's hands then counts as finished
+        async with AsyncZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:2181", group_id="loop") as connector:
+            async for message in (await connector.create_message_streams({"events": 1}))["events"][0]:
+                print(message.partition, message.offset, message.value)
+
+    Leaving ``async with`` shuts down. The message in the leaving task's hands then counts as finished
     unless an exception is what leaves. Arguments, errors and promises are those of the connector.
 
     A task that is cancelled in any ``await`` here loses no message. A request that it made (a commit, a seek) goes

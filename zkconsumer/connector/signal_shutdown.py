@@ -215,10 +215,9 @@ def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLO
     """Shut a connector down when a signal comes, without lost or repeated messages.
 
     ``with connector, shutdown_on_signal(connector, SIGTERM, SIGINT): ...`` The first signal lets the message in hand be
-    finished. It is committed, streams end, and with them the loop; a loop that waits for a message ends at once. The
-    second signal waits for no message any more. The third signal has the effect that it had before this call. Former
-    handlers are restored at the end of the ``with``, by ``restore()``, or when the main thread has shut the connector
-    down. The signal handler takes no lock and waits for nothing.
+    finished and committed, and streams end. The second signal waits for no message any more. The third signal has the
+    effect that it had before. Former handlers are restored at the end of the ``with``, by ``restore()``, or when the
+    main thread has shut the connector down. The signal handler takes no lock and waits for nothing.
 
     Arguments: ``signals`` by number; ``timeout`` in seconds is that of ``connector.shutdown()``: all but 1.8 s of it
     is for messages in hand.

@@ -45,15 +45,18 @@ DEFAULT_LIMIT = FailureLimit()
 
 
 class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingMethods):
-    """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
+    """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``)::
+
+        with ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:2181", group_id="readers") as connector:
+            for message in connector.create_message_streams({"events": 1})["events"][0]:
+                print(message.partition, message.offset, message.value)
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
-    ``offset_store`` keeps the group's offsets in place of ``offsets.storage``; :class:`OffsetStore` says what it must
-    promise. With ``dual.commit.enabled=true`` they are kept in ZooKeeper as well.
+    ``offset_store`` keeps the group's offsets in place of ``offsets.storage``; see :class:`OffsetStore`.
 
-    Use it as a context manager: leaving it shuts down, and counts the message in the leaving thread's hands as
-    finished unless an exception is what leaves. Nothing is connected or started before streams are created. One that is
-    dropped without that gives a ResourceWarning: its threads live on, and it stays a member that nobody can end.
+    Leaving the ``with`` shuts down, and counts the message in the leaving thread's hands as finished unless an
+    exception is what leaves. Nothing is connected or started before streams are created. One that is dropped
+    gives a ResourceWarning: its threads live on, and it stays a member that nobody can end.
     """
 
     def __init__(
@@ -202,7 +205,10 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         shutdown_timeout: float = CLOSE_WITHIN,
         tracer: Tracer | bool | None = None,
     ) -> RunSummary:
-        """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
+        """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down::
+
+            connector.run(handle, "events", workers=4, stop_on=(SIGTERM, SIGINT))
+            connector.run(handle, "events", concurrency=64, retry=Retry(attempts=8), until="end")
 
         The messages of a partition come one after the other, in order; those of different partitions may come at the
         same time. A message is finished when the handler has returned, and is committed as with streams
@@ -211,38 +217,29 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         An exception of the handler ends the run. Its message is not committed, and the other workers finish theirs.
         Then the connector is shut down, and the exception is raised here, with a note that tells the position.
         Exceptions of streams (a message that cannot be read, a refused login) and KeyboardInterrupt do the same.
-        ``shutdown()`` from anywhere, also from the handler or a signal handler, lets this return when all handlers have
-        returned. So does a signal of ``stop_on``: messages in hand are finished and committed. After a second signal no
-        handler is waited for any more; a third does what it did before. Offsets that could not be committed are raised
-        here.
+        ``shutdown()`` from anywhere lets this return when all handlers have returned. So does a signal of ``stop_on``:
+        messages in hand are finished and committed. After a second signal no handler is waited for any more.
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
-        With ``concurrency`` the messages are balanced one by one: up to ``concurrency`` handlers run at the same time,
-        and messages of a key come in order (``order``). An exception of the handler then ends nothing: the message
-        comes again (``retry``, a default :class:`Retry`), is parked, or becomes a dead letter. A BaseException ends the
-        run. A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler does not count its
-        message. A handler may run longer than ``max.poll.interval.ms``: it blocks its key alone. ``batch`` above 1
-        gives the handler lists; it may return a list with one outcome (or exception) for each message. See
-        ``docs/message-balance.md``.
+        With ``concurrency`` up to so many handlers run at the same time, and messages of a key come in order
+        (``order``). An exception of the handler then ends nothing: the message comes again (``retry``), is parked, or
+        becomes a dead letter. A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler
+        does not count its message. ``batch`` above 1 gives the handler lists. See ``docs/message-balance.md``.
 
         With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
         letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
-        log ends as of now. ``until`` may also be a mapping from (topic, partition) to offsets, for all partitions of
-        the topics, or a time that is over, as a datetime or in milliseconds since 1970. No message from there on is
-        handled. A member that owns nothing returns when the committed offsets of the group have reached the ends.
-        Partitions of a deleted topic do not count: with a warning in the log, the run ends without them.
+        log ends as of now. It may also be a mapping from (topic, partition) to offsets, for all partitions of the
+        topics, or a time that is over, as a datetime or in milliseconds since 1970.
 
         Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
-        for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
-        share the streams; more than there are streams are of no use. Decoders as for ``create_message_streams``.
-        ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with ``shutdown_timeout`` seconds for
-        the shutdown, as for :func:`zkconsumer.shutdown_on_signal`. ``tracer`` is an OpenTelemetry tracer (True: that of
-        the global provider), which gets a ``process`` span around each call of the handler; see ``zkconsumer.tracing``.
+        for ``create_message_streams``; or a filter; None: the streams that were created before. ``stop_on`` by number,
+        in the main thread only, with ``shutdown_timeout`` seconds for the shutdown, as for
+        :func:`zkconsumer.shutdown_on_signal`. ``tracer`` is an OpenTelemetry tracer (True: that of the global
+        provider), which gets a ``process`` span around each call of the handler; see ``zkconsumer.tracing``.
         Returns: what was handled, and why it ended.
         Raises: as ``create_message_streams``; ValueError and TypeError for arguments that make no sense;
-        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
-        without the extra ``otel``.
+        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError.
         """
         from zkconsumer.balance.balance_state import RunSummary
         from zkconsumer.balance.balanced_run import BalancedOptions

@@ -187,7 +187,7 @@ class TopicFilter:
 
 
 class Whitelist(TopicFilter):
-    """The topics whose whole name matches."""
+    """The topics whose whole name matches: ``create_message_streams_by_filter(Whitelist("logs-.*"), 2)``."""
 
     __slots__ = ()
     pattern = WHITE_LIST
@@ -195,7 +195,7 @@ class Whitelist(TopicFilter):
 
 
 class Blacklist(TopicFilter):
-    """The topics whose whole name does not match."""
+    """The topics whose whole name does not match: ``Blacklist("test-.*|tmp")``."""
 
     __slots__ = ()
     pattern = BLACK_LIST

@@ -37,7 +37,13 @@ UNBOUNDED = Deadline(None)
 
 
 class ConsumerRebalanceListener:
-    """Base class of an application's listener, which is told when partitions come and go. The defaults do nothing.
+    """Base class of an application's listener, which is told when partitions come and go. The defaults do nothing::
+
+        class Flush(ConsumerRebalanceListener):
+            def before_releasing_partitions(self, partitions):
+                print("write what is open of", partitions)
+
+        connector.set_consumer_rebalance_listener(Flush())  # before streams are created
 
     Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. The
     rebalance waits for it, up to ``rebalance.listener.timeout.ms``. Its errors are logged and shown in

@@ -155,11 +155,8 @@ def report_health(connector: HasHealth, listen: str | None = None) -> Iterator[s
     Probes: ``GET /healthz`` answers 200 while the member is live, ``GET /readyz`` while it is ready, otherwise both
     answer 503. The text of each answer has all reasons. See ``docs/services.md`` for the states.
 
-    systemd: under a unit of ``Type=notify`` it is told ``READY=1`` when the member is ready for the first time, and the
-    reasons as its status. Until then the limit of the start is extended while the member is live. With ``WatchdogSec=``
-    it hears ``WATCHDOG=1`` while the member is live. Elsewhere nothing happens.
-
-    The log: ``zkconsumer.service`` gets each change of the state, ERROR if the member is not live, else INFO.
+    Under a unit of ``Type=notify`` systemd is told when the member is ready for the first time, and the reasons. With
+    ``WatchdogSec=`` it hears of a live member every second. The logger ``zkconsumer.service`` gets each change.
 
     Arguments: ``listen`` is ``HOST:PORT``, with port 0 for a free one; None: no HTTP.
     Returns: a context manager, whose value is the address as ``http://HOST:PORT/``, or None.

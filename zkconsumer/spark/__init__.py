@@ -33,7 +33,7 @@ _CLUSTER = "its version is that of the cluster's Spark"
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("zkconsumer")`` known to a session. May be called again.
+    """Make ``format("zkconsumer")`` known to a session: ``zkconsumer.spark.register(spark)``. May be called again.
 
     If the package came with ``--py-files`` or ``addPyFile``, the processes of streaming sources find it as well.
     Raises MissingExtraError where pyspark (4.1 or later, streams 4.2 or later) or pyarrow is not installed.

@@ -41,10 +41,8 @@ MAX_RECORDS = 8192
 class AsyncMessages(Generic[K, V]):
     """Messages for one task at a time: ``async for message in messages``, or :meth:`getone`.
 
-    A message is finished when the next one is asked for, as with :class:`KafkaStream`. Cancelling a read, or leaving
-    the loop, loses nothing. After ``consumer.timeout.ms`` without a message ``async for`` raises
-    :class:`ConsumerTimeoutException`, or ends with ``consumer.timeout.action=end``. It ends when the connector is shut
-    down.
+    A message is finished when the next one is asked for, as with :class:`KafkaStream`, and timeouts are the same.
+    Cancelling a read, or leaving the loop, loses nothing. It ends when the connector is shut down.
 
     Made by the connector. Arguments: ``messages`` never wait in a read and end quietly, as with a timeout of 0;
     ``timeout`` in seconds is ``consumer.timeout.ms``; ``ends_on_timeout`` is ``consumer.timeout.action=end``.
@@ -204,7 +202,11 @@ class AsyncMessages(Generic[K, V]):
 
 
 class AsyncStream(AsyncMessages[K, V]):
-    """The messages of a stream of this member, for one task at a time.
+    """The messages of a stream of this member, for one task at a time::
+
+        message = await stream.getone(timeout=5)
+        for partition, messages in (await stream.getmany(timeout_ms=1000)).items():
+            print(partition, len(messages))
 
     Arguments: as for :class:`AsyncMessages`.
     """

@@ -30,14 +30,18 @@ log = logging.getLogger(__name__)
 
 
 class KafkaStream(ColumnStream[K, V]):
-    """The messages of the partitions that one thread of this member owns, in the order of each partition.
+    """The messages of the partitions that one thread of this member owns, in the order of each partition::
 
-    Iterate it (``for message in stream``) or call :meth:`get`. Both continue the same single pass, also over several
-    ``for`` loops. A message is finished when the next one is asked for on the stream. A commit never passes the first
-    unfinished message. Iteration ends when the connector is shut down. After ``consumer.timeout.ms`` without a message
-    it raises :class:`ConsumerTimeoutException`, or ends the loop with ``consumer.timeout.action=end``. Iterate on in
-    either case. Call :meth:`get` and not ``next(stream)``, which loses its message if a signal handler raises right
-    after it.
+        for message in stream:
+            print(message.topic, message.partition, message.offset, message.key, message.value)
+        message = stream.get(timeout=5)  # or ConsumerTimeoutException
+        messages = stream.take(500, timeout=1)
+
+    All continue the same single pass, also over several ``for`` loops. A message is finished when the next one is asked
+    for on the stream. A commit never passes the first unfinished message. Iteration ends when the connector is shut
+    down. After ``consumer.timeout.ms`` without a message it raises :class:`ConsumerTimeoutException`, or ends the loop
+    with ``consumer.timeout.action=end``. Iterate on in either case. ``next(stream)`` loses its message if a signal
+    handler raises right after it.
 
     Made by the connector; used by one thread at a time. Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``;
     ``ends_on_timeout`` is ``consumer.timeout.action=end``; ``ended`` is called at the end of the stream.

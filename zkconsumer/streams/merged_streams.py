@@ -35,13 +35,14 @@ Streams = Callable[[], Sequence[KafkaStream[K, V]]]
 
 
 class MergedStreams(MessageIterator[K, V]):
-    """The messages of several streams, in the order of each partition; iterate it like one stream.
+    """The messages of several streams, in the order of each partition::
 
-    A message is finished when the next one is asked for, whichever stream that comes from. After
-    ``consumer.timeout.ms`` without a message on any stream, iteration raises :class:`ConsumerTimeoutException`, or ends
-    the loop with ``consumer.timeout.action=end``. Iterate on in either case. It ends when the connector is shut down.
-    With given streams, iteration ends when all streams have ended. Call :meth:`get` and not ``next()``, as for a
-    stream.
+        streams = connector.create_message_streams({"events": 2})
+        for message in connector.messages():  # all streams, in turn
+            print(message.topic, message.value)
+
+    A message is finished when the next one is asked for, whichever stream that comes from. Timeouts and ends are those
+    of a stream. With given streams, iteration ends when all streams have ended.
 
     Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
     themselves meanwhile.

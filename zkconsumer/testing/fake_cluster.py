@@ -89,7 +89,12 @@ class GroupTimeouts:
 
 
 class FakeCluster(Faults):
-    """A cluster for tests. A context manager that starts and stops it.
+    """A cluster for tests. A context manager that starts and stops it::
+
+        with FakeCluster(zookeeper=True) as cluster:
+            cluster.create_topic("events", partitions=2)
+            cluster.append("events", 0, [b"a", b"b"])
+            print(cluster.zookeeper_connect)
 
     Arguments, with times in seconds:
 

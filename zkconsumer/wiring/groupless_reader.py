@@ -40,7 +40,10 @@ _FORMS = (
 
 
 class PartitionStream(KafkaStream[K, V]):
-    """The messages of some partitions, read without a group: ``connector.read``.
+    """The messages of some partitions, read without a group::
+
+        for message in connector.read("events", start="earliest", until="end"):
+            print(message.partition, message.offset, message.value)
 
     A :class:`KafkaStream` that closes itself at its end. Close it, or use it as a context manager, to end it before
     that. Nothing is committed.

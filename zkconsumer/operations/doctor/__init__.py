@@ -43,37 +43,13 @@ _IDS, _OWNERS, _OFFSETS = ("ids",), ("owners",), ("offsets",)
 _CLAIMS = _IDS + _OWNERS
 _ACKS, _PARKED, _LOANS = ("acks",), ("parked",), ("loans",)
 
-_BALANCE: tuple[Check, ...] = tuple(
-    Check(name, purpose, run, needs, name != "held-base")
-    for name, purpose, run, needs in (
-        ("parked-without-member", "parked messages that nobody handles", balance.parked_without_member, _PARKED),
-        ("parked-beside-scala", "parked messages of Scala members", balance.parked_beside_scala, _PARKED + _CLAIMS),
-        ("full-pointers", "partitions that can park no more messages", balance.full_pointers, _PARKED),
-        ("dead-letters", "messages that were given up", balance.dead_letters, _PARKED),
-        ("pointer-retention", "pointers that retention passes", balance.pointers_and_retention, _PARKED),
-        ("held-base", "an offset that one message holds", balance.held_bases, _ACKS),
-        ("void-note", "notes of finished messages that do not count", balance.void_notes, _ACKS),
-        ("lost-loan", "slots on loan whose borrower or lender is gone", balance.lost_loans, _LOANS),
-        ("mixed-sharing", "members that do not share, beside ones that do", balance.mixed_sharing, _CLAIMS),
-    )
-)
-
-_PROGRESS: tuple[Check, ...] = tuple(
-    Check(name, purpose, run, needs, name == "stuck", "docs/explain.md")
-    for name, purpose, run, needs in (
-        ("standing-still", "owners that do not get on", owners.standing_still, _OWNERS + _OFFSETS),
-        ("no-member", "waiting messages of a group without members", owners.without_members, _IDS),
-        ("stuck", "a group that does not settle", owners.stuck_groups, _CLAIMS),
-    )
-)
+_JUDGED = "docs/explain.md"
 
 CHECKS: tuple[Check, ...] = (
     Check("persistent-owner", "owner nodes that no session ends", owners.persistent_owners, _OWNERS),
     Check("orphan-owner", "owner nodes of a session that registered no member", owners.orphan_owners, _CLAIMS),
     Check("unknown-owner", "owner nodes that name a thread of no member", owners.unknown_owners, _CLAIMS),
-    Check(
-        "unowned-partition", "partitions that should have an owner and have none", owners.unowned_partitions, _CLAIMS
-    ),
+    Check("unowned-partition", "partitions that nobody owns and a member should", owners.unowned_partitions, _CLAIMS),
     Check("unreadable-registration", "registrations that stop every Scala member", members.unreadable_nodes, _IDS),
     Check("double-registration", "sessions or processes with two registrations", members.double_registrations, _IDS),
     Check("mixed-strategies", "members that assign by different strategies", strategies.mixed_strategies, _CLAIMS),
@@ -87,12 +63,22 @@ CHECKS: tuple[Check, ...] = (
     Check("scala-patience", "Scala members that give up before a session ends", timeouts.scala_patience, _IDS),
     Check("member-clock", "members whose clock differs from ZooKeeper's", timeouts.member_clocks, _IDS),
     Check("our-clock", "this machine's clock against ZooKeeper's", timeouts.our_clock),
-    *_PROGRESS,
+    Check("standing-still", "owners that do not get on", owners.standing_still, _OWNERS + _OFFSETS, False, _JUDGED),
+    Check("no-member", "waiting messages of a group without members", owners.without_members, _IDS, False, _JUDGED),
+    Check("stuck", "a group that does not settle", owners.stuck_groups, _CLAIMS, True, _JUDGED),
     Check("dead-offsets", "offsets of topics and partitions that are gone", offsets.dead_offsets, _OFFSETS, False),
     Check("offset-outside-log", "offsets below or beyond their log", offsets.offsets_outside_logs, _OFFSETS, False),
     Check("offset-not-a-number", "offset nodes that nobody can read", offsets.offsets_that_are_no_numbers, _OFFSETS),
     Check("stores-disagree", "different offsets in ZooKeeper and Kafka", offsets.stores_that_disagree, _OFFSETS),
-    *_BALANCE,
+    Check("parked-without-member", "parked messages that nobody handles", balance.parked_without_member, _PARKED),
+    Check("parked-beside-scala", "parked messages of Scala members", balance.parked_beside_scala, _PARKED + _CLAIMS),
+    Check("full-pointers", "partitions that can park no more messages", balance.full_pointers, _PARKED),
+    Check("dead-letters", "messages that were given up", balance.dead_letters, _PARKED),
+    Check("pointer-retention", "pointers that retention passes", balance.pointers_and_retention, _PARKED),
+    Check("held-base", "an offset that one message holds", balance.held_bases, _ACKS, False),
+    Check("void-note", "notes of finished messages that do not count", balance.void_notes, _ACKS),
+    Check("lost-loan", "slots on loan whose borrower or lender is gone", balance.lost_loans, _LOANS),
+    Check("mixed-sharing", "members that do not share, beside ones that do", balance.mixed_sharing, _CLAIMS),
     Check("acl", "nodes that only some members may change", cluster.mixed_rights, _CLAIMS + _OFFSETS),
     Check("chroot", "a wrong, missing or doubled chroot", cluster.chroot_mistakes),
     Check("brokers", "missing listeners, leaders and replicas", cluster.broker_side, (), False),
