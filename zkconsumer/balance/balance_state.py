@@ -144,12 +144,9 @@ class RunSummary:
 
     * ``handled``: messages whose handler finished them
     * ``failed``: attempts that failed. Without ``concurrency`` the first one ends the run, by its exception
-    * ``parked``: messages that were parked, also behind others of their key. One that was handled later counts in
-      ``handled``, too
+    * ``parked``: messages that were parked, also behind others of their key. ``handled`` may count them, too
     * ``dead``: messages that became dead letters
-    * ``ended``: the cause of the end. ``"until"``: all before the end was handled; ``"timeout"``: no message came
-      for ``consumer.timeout.ms``, with ``consumer.timeout.action=end``; ``"signal"``: one of ``stop_on``; else
-      ``"shutdown"``
+    * ``ended``: ``"until"``, ``"timeout"`` (``consumer.timeout.ms``), ``"signal"`` (``stop_on``) or ``"shutdown"``
     """
 
     handled: int = 0

@@ -146,9 +146,7 @@ class DeadLetterTopic:
     * ``timeout``: seconds to wait for the acknowledgement
 
     A dead letter goes to the partition of the message's number, modulo the topic's number of partitions. After a
-    timeout it is sent again, so it may be there twice.
-
-    Raises: TypeError for a producer that cannot be used; ValueError for another wrong argument.
+    timeout it is sent again, so it may be there twice. Raises: TypeError, ValueError for a wrong argument.
     """
 
     def __init__(

@@ -33,10 +33,8 @@ class Retry:
     * ``delays``: seconds before each further attempt (the last one repeats), or a function that returns the seconds for
       the number of attempts that have failed
     * ``jitter``: largest part, 0 to 1, by which a delay is shortened or lengthened at random
-    * ``park_after``: number of failed attempts after which the message is parked, so that the committed offset may
-      pass it
-    * ``park_seconds``: seconds after the first failure for which a message may hold the committed offset. It is parked
-      as soon as its next attempt would come later than that.
+    * ``park_after``: number of failed attempts after which the message is parked, so that the offset may pass it
+    * ``park_seconds``: seconds after the first failure for which a message may hold the committed offset
     * ``on``: exceptions after which the message comes again; after others it is a dead letter at once
     * ``reject``: exceptions after which it is a dead letter at once; ``DecodeError`` always is one of them
 

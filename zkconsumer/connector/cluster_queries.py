@@ -89,8 +89,7 @@ class ClusterQueries:
     ) -> PartitionStream[K | None, V | None]:
         """Read partitions without the group: nothing is committed, and no other member is disturbed.
 
-        Returns a stream, which is read like any other (``for``, ``take``, ``batches``, ``to_arrow``), with threads and
-        connections of its own. The stream closes itself at its end. Call ``close()`` or use ``with`` to end earlier.
+        Returns a stream, which is read like any other, with threads of its own. It closes itself at its end.
 
         Arguments: ``partitions``, or the name of a topic. ``start`` is ``"earliest"``, ``"latest"``, a mapping from the
         partitions to offsets, or a time as a datetime with a time zone or in milliseconds since 1970. A start that is

@@ -187,16 +187,14 @@ class PartitionControl(PromptCalls):
     ) -> None:
         """Go on at another offset of a partition.
 
-        Fetched messages of it are dropped. The position before is never committed after this; the new one is, with the
-        next commit. A message of it that is in hand counts no more. ``auto.offset.reset`` applies to an offset that is
-        not in the log. This waits for a commit that is under way. An error means that the position did not move, unless
-        the error says otherwise; an exception of a signal handler may come before or after the move.
+        Fetched messages of it are dropped, and one that is in hand counts no more. The position before is never
+        committed after this; the new one is, with the next commit. ``auto.offset.reset`` applies to an offset that is
+        not in the log. An error means that the position did not move, unless the error says otherwise.
 
         Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
         ``timeout`` in seconds, by default the session timeout (at least 5).
-        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` if nobody says where the log begins or
-        ends; TimeoutError, also if a commit under way is not answered in time; :class:`OffsetCommitError` if the
-        outcome of an earlier commit cannot be found out; ValueError for a value that is no offset.
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError`; TimeoutError, also for a commit under
+        way; :class:`OffsetCommitError` if the outcome of an earlier commit cannot be found out; ValueError.
         """
         seek_to(self.lifecycle, partition, offset, self.lifecycle.deadline(timeout))
 
@@ -244,9 +242,8 @@ class PartitionControl(PromptCalls):
         session timeout (at least 5). Given offsets do not move the consumption, and with ``auto.commit.enable`` the
         next automatic commit writes the progress again. The offset of a partition that this member does not own is
         written only while nobody owns it (the original overwrites its owner's).
-        During a shutdown, a thread with a message in its hands may still commit it as long as the shutdown waits for
-        such messages. A call that ends by its timeout or by an exception sends nothing after that. A commit that was
-        sent before may still land, and counts no message that the thread takes later.
+        A call that ends by its timeout or by an exception sends nothing after that. A commit that was sent before may
+        still land, and counts no message that the thread takes later.
         Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
         """

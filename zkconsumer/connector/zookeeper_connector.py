@@ -108,9 +108,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         themselves.
         Raises: :class:`MessageStreamsExistException` when streams were created before;
         :class:`RegistryUnavailableError`, :class:`ChrootMissingError`, :class:`ConsumerIdInUseError`,
-        :class:`MessageModelConflictError`, :class:`OffsetStoreConflictError`,
-        :class:`ConsumerRebalanceFailedException`, :class:`BrokerUnavailableError` if ends cannot be looked up (the
-        connector is shut down then); ValueError and TypeError for a bad topic, number or end.
+        :class:`MessageModelConflictError`, :class:`OffsetStoreConflictError`, :class:`BrokerUnavailableError`,
+        :class:`ConsumerRebalanceFailedException` (the connector is shut down then); ValueError and TypeError.
         """
         return self._subscription.create(topics, (key_decoder, value_decoder), until)
 
@@ -128,10 +127,9 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
 
         Arguments: as for :meth:`create_message_streams`; ``timeout`` in seconds to wait until the group knows, by
         default as long as a rebalance may take.
-        Raises: ValueError for a bad topic, for one that is subscribed already, or if the connector follows a filter.
-        :class:`RegistryUnavailableError` if the group could not be told in time. The error says whether the
-        subscription stays as it was, or the member has begun to tell the group and goes on.
-        :class:`ConnectorClosedException`; as :meth:`create_message_streams` if it is the first call.
+        Raises: ValueError for a bad topic, for one that is subscribed already, or if the connector follows a filter;
+        :class:`RegistryUnavailableError` if the group could not be told in time, which says whether the member goes on
+        to tell it; :class:`ConnectorClosedException`; as :meth:`create_message_streams` if it is the first call.
         """
         if not self.lifecycle.created:
             return self.create_message_streams(topics, key_decoder, value_decoder)
@@ -172,10 +170,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one stream for one thread: ``for message in connector.messages()``.
 
-        Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
-        the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
-        added or unsubscribed later come and go. Each call returns the same object, which goes on where it was. Its
-        ``get()`` returns one message. ``next()`` loses its message if a signal handler raises right after it.
+        Streams are served in turn, so that none starves; the order of each partition stays. The streams of topics that
+        are added or unsubscribed later come and go. Each call returns the same object, which goes on where it was.
 
         Arguments: ``streams`` reads these alone, through an object of its own.
         Raises: ValueError if no streams were created, or while :meth:`run` reads them;
@@ -216,9 +212,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
 
         An exception of the handler ends the run. Its message is not committed, and the other workers finish theirs.
         Then the connector is shut down, and the exception is raised here, with a note that tells the position.
-        Exceptions of streams (a message that cannot be read, a refused login) and KeyboardInterrupt do the same.
-        ``shutdown()`` from anywhere lets this return when all handlers have returned. So does a signal of ``stop_on``:
-        messages in hand are finished and committed. After a second signal no handler is waited for any more.
+        Exceptions of streams and KeyboardInterrupt do the same. ``shutdown()`` from anywhere lets this return when all
+        handlers have returned. So does a signal of ``stop_on``; after a second one no handler is waited for any more.
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
@@ -290,9 +285,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         by the next owner. A second call, from any thread, waits for the first.
 
         May be called from a signal handler, though :func:`zkconsumer.shutdown_on_signal` does it better. If the handler
-        interrupted its thread in the middle of a message, or while the thread asks for one, the call returns at once.
-        The message counts as finished only when that thread asks for the next one. A second call in a handler waits for
-        no message any more.
+        interrupted a reader, the call returns at once, and the message counts as finished only when that thread asks
+        for the next one. A second call in a handler waits for no message any more.
 
         Arguments: ``timeout`` in seconds, in which this returns in any state of ZooKeeper and the brokers.
         Raises: :class:`OffsetCommitError` naming the offsets that could not be committed (with ``auto.commit.enable``),

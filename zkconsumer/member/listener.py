@@ -46,8 +46,7 @@ class ConsumerRebalanceListener:
         connector.set_consumer_rebalance_listener(Flush())  # before streams are created
 
     Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. The
-    rebalance waits for it, up to ``rebalance.listener.timeout.ms``. Its errors are logged and shown in
-    ``connector.state``.
+    rebalance waits for it, up to ``rebalance.listener.timeout.ms``. ``connector.state`` shows its errors.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:

@@ -148,8 +148,7 @@ class DatabaseOffsets(FencedStore):
         connector = ZookeeperConsumerConnector(config, offset_store=store)
 
     Call :meth:`record` in the transaction that writes your rows. Then rows and offset are written together or not at
-    all, and a member that lost the partition cannot write. Every member of the group must use the same database. See
-    ``docs/databases.md``.
+    all. Every member of the group must use the same database. See ``docs/databases.md``.
 
     Arguments: ``connect`` returns a new connection of ``sqlite3`` or ``psycopg`` (3). It is called on threads of the
     connector, and should not take longer than seconds. ``table`` is the name of the table, which is made if it is

@@ -72,13 +72,11 @@ class OffsetStore(Protocol):
     another member's commit, as this file would without a lock.)
 
     A store promises three things. After ``commit`` returned, every member's ``fetch`` sees that value or a later one.
-    It raises for an unknown offset and never guesses one. It keeps to the timeouts: while it works nothing else is
-    committed.
+    It raises for an unknown offset and never guesses one. It keeps to the timeouts.
 
     ``fetch`` and ``commit`` are called by one thread of the connector, never at the same time; ``close`` once, at the
-    end, from any thread, and should make a call that is blocked raise. Ownership is checked before each commit, but a
-    store outside ZooKeeper cannot be fenced: within the time of one request a member that has just lost the partition
-    may still write.
+    end, from any thread, and should make a call that is blocked raise. A store outside ZooKeeper cannot be fenced:
+    within the time of one request a member that has just lost the partition may still write.
     """
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:

@@ -1,11 +1,7 @@
-"""The metrics of a member for Prometheus: a custom collector for a registry of ``prometheus_client``.
+"""The metrics of a member for Prometheus: a custom collector for a registry of ``prometheus_client``::
 
-::
-
-    from prometheus_client import REGISTRY, start_http_server
-
-    REGISTRY.register(Collector(connector))
-    start_http_server(9100)
+    prometheus_client.REGISTRY.register(Collector(connector))
+    prometheus_client.start_http_server(9100)
 
 Each scrape reads ``connector.metrics()`` and ``connector.health()``; between scrapes nothing runs. A member exports the
 partitions that it owns, under the names of kafka_exporter where there are any. ``zkconsumer serve`` exports a whole

@@ -117,18 +117,12 @@ class ColumnStream(MessageIterator[K, V]):
         """Return an iterator over the messages as ``pyarrow.RecordBatch``, several times faster than one by one.
 
         It continues the same single pass as the messages, which may be taken in between. The columns are those of
-        Spark's Kafka source:
-
-        - ``key``, ``value``: binary
-        - ``topic``, ``partition``, ``offset``
-        - ``timestamp``: microseconds, UTC, null if the message has none
-        - ``timestampType``: 0 set by the producer, 1 by the broker, -1 none
+        Spark's Kafka source: ``key`` and ``value`` (binary), ``topic``, ``partition``, ``offset``, ``timestamp``
+        (microseconds, UTC, or null) and ``timestampType`` (0 set by the producer, 1 by the broker, -1 none).
 
         A batch holds messages of one partition in their order, at most the messages of one fetch. It is finished when
-        the next batch or message is asked for. Until then it is in the user's hands, as a message is. It is committed
-        only by ``commit_offsets()`` of this thread, or with ``consumed.on=return``. When its partition leaves, the
-        rebalance waits for it up to ``rebalance.drain.timeout.ms``. No row is handed out of a partition that has left,
-        or without a lease. An unreadable place is raised after a batch with all good messages before it; :meth:`skip`
+        the next batch or message is asked for. Until then it is in the user's hands, with all that holds for a message
+        there. An unreadable place is raised after a batch with all good messages before it; :meth:`skip`
         goes on after it. Read in a ``for`` loop, or call :meth:`to_arrow`. ``next()`` loses its batch if a signal
         handler raises right after it.
 
@@ -155,17 +149,12 @@ class ColumnStream(MessageIterator[K, V]):
         """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
 
         All rows are in the user's hands until the stream is asked again. Until then only ``connector.commit_offsets()``
-        of this thread commits the rows, and counts them as finished. Rows of a partition that leaves meanwhile are left
-        to its next owner. Collecting takes about twice the memory of the table, and that of all that was fetched
-        together with its rows.
+        of this thread commits them. Rows of a partition that leaves meanwhile are left to its next owner. Collecting
+        takes about twice the memory of the table, and that of all that was fetched together with its rows.
 
-        Collecting ends at the first of these:
-
-        - there are ``max_messages`` rows
-        - ``timeout`` seconds have passed in all (0: take only what is already fetched)
-        - no message came for ``consumer.timeout.ms``
-        - the stream has an end (``until``), and everything before it is collected
-        - the next place is unreadable; the next read raises it
+        Collecting ends when there are ``max_messages`` rows, ``timeout`` seconds have passed in all (0: take only what
+        is already fetched), no message came for ``consumer.timeout.ms``, the stream's end (``until``) is reached, or
+        the next place is unreadable, which the next read raises.
 
         Arguments: one of ``max_messages`` and ``timeout`` must be given, unless the stream has an end. ``headers`` as
         for :meth:`batches`. ``progress=True`` shows a bar, if the package rich is installed; a function is called with

@@ -205,8 +205,7 @@ class AsyncStream(AsyncMessages[K, V]):
     """The messages of a stream of this member, for one task at a time::
 
         message = await stream.getone(timeout=5)
-        for partition, messages in (await stream.getmany(timeout_ms=1000)).items():
-            print(partition, len(messages))
+        messages_by_partition = await stream.getmany(timeout_ms=1000)
 
     Arguments: as for :class:`AsyncMessages`.
     """

@@ -37,8 +37,8 @@ Streams = Callable[[], Sequence[KafkaStream[K, V]]]
 class MergedStreams(MessageIterator[K, V]):
     """The messages of several streams, in the order of each partition::
 
-        streams = connector.create_message_streams({"events": 2})
-        for message in connector.messages():  # all streams, in turn
+        connector.create_message_streams({"events": 2})
+        for message in connector.messages():
             print(message.topic, message.value)
 
     A message is finished when the next one is asked for, whichever stream that comes from. Timeouts and ends are those

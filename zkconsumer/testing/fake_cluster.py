@@ -93,7 +93,6 @@ class FakeCluster(Faults):
 
         with FakeCluster(zookeeper=True) as cluster:
             cluster.create_topic("events", partitions=2)
-            cluster.append("events", 0, [b"a", b"b"])
             print(cluster.zookeeper_connect)
 
     Arguments, with times in seconds:
