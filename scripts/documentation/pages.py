@@ -88,6 +88,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages. Called once, before the navigation is made."""
     for path, name in _outside().items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    style = (ROOT / "scripts/documentation/site.css").read_text()
+    files.append(File.generated(config, "site.css", content=style))
     listed = {name for _, names in _API.values() for name in names}
     errors = [name for name in zkconsumer.__all__ if name not in listed and name != "__version__"]
     for page, (title, names) in {**_API, "errors": ("Errors", errors)}.items():

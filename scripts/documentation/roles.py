@@ -1,4 +1,4 @@
-"""Shows Sphinx's roles in docstrings, as in :class:`~zkconsumer.errors.ZkConsumerError`, as code."""
+"""Shows Sphinx's roles in docstrings as code, as in :class:`~zkconsumer.errors.ZkConsumerError`, and ``::`` as a colon."""
 
 from __future__ import annotations
 
@@ -16,4 +16,5 @@ class Roles(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of an object."""
         if obj.docstring is not None:
-            obj.docstring.value = _ROLE.sub(r"``\1``", obj.docstring.value)
+            text = _ROLE.sub(r"``\1``", obj.docstring.value)
+            obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
