@@ -1,4 +1,4 @@
-"""Shows Sphinx's roles in docstrings as code, as in :class:`~zkconsumer.errors.ZkConsumerError`, and ``::`` as ``:``."""
+"""Shows roles in docstrings as code, as in :class:`~zkconsumer.errors.ZkConsumerError`, and ``::`` as one colon."""
 
 from __future__ import annotations
 
