@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from zkconsumer.model import TopicPartition
@@ -43,27 +42,36 @@ _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-@dataclass(slots=True)
 class Family:
-    """A metric with its samples: pairs of labels, as :func:`labelled` writes them, and a value."""
+    """A metric with its samples, which are kept as the lines of the text format.
 
-    name: str
-    kind: str
-    help: str
-    samples: list[tuple[str, float]] = field(default_factory=list)
+    :meth:`pack` takes the lines since the last call together. Otherwise the many lines of a large answer would take
+    several times their length.
+    """
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        self.name = name
+        self._begin = f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
+        self._lines: list[str] = []
+        self._packed: list[bytes] = []
 
     def add(self, value: float | None, labels: str = "") -> None:
-        """Add a sample, unless the value is unknown."""
+        """Add a sample, unless the value is unknown. ``labels`` are as :func:`labelled` writes them."""
         if value is not None:
-            self.samples.append((labels, value))
+            place = f"{self.name}{{{labels}}}" if labels else self.name
+            self._lines.append(f"{place} {_number(value)}\n")
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the text format, none without samples."""
-        if self.samples:
-            yield f"# HELP {self.name} {self.help}"
-            yield f"# TYPE {self.name} {self.kind}"
-        for inside, value in self.samples:
-            yield f"{self.name}{{{inside}}} {_number(value)}" if inside else f"{self.name} {_number(value)}"
+    def pack(self) -> None:
+        """Take the lines together."""
+        if self._lines:
+            self._packed.append("".join(self._lines).encode("utf-8", "backslashreplace"))
+            self._lines.clear()
+
+    def take(self) -> bytes:
+        """Return the text of the metric, empty without samples. The samples are forgotten."""
+        self.pack()
+        packed, self._packed = self._packed, []
+        return b"".join([self._begin, *packed]) if packed else b""
 
 
 def labelled(**labels: str) -> str:
@@ -77,6 +85,8 @@ def escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))
     if value == math.inf:
         return "+Inf"
     return str(int(value)) if float(value).is_integer() else repr(float(value))
@@ -88,14 +98,15 @@ def metrics_text(
     groups: Collection[str] | None = None,
     trends: Mapping[str, GroupTrend] = {},
     history: HistoryState | None = None,
-) -> str:
+) -> bytes:
     """Return the metrics of all groups, or of these alone. ``trends`` have the rates; ``history`` is that of a file."""
-    families = [*_server(board, history)]
     found = _GroupFamilies(level)
     for name in sorted(board.groups.keys() if groups is None else board.groups.keys() & groups):
         found.add(board.groups[name], board.judgements.get(name, Judgement()), trends.get(name, GroupTrend()))
-    families += found.families()
-    return "".join(f"{line}\n" for family in families for line in family.lines())
+    answer = bytearray()
+    for family in (*_server(board, history), *found.families()):
+        answer += family.take()
+    return bytes(answer)
 
 
 def _server(board: Board, history: HistoryState | None) -> Iterable[Family]:
@@ -209,9 +220,12 @@ class _GroupFamilies:
             for topic, found in groupby(partitions, key=lambda tp: tp.topic):
                 self._add_topic(watched, judgement, list(found), f"{group},{labelled(topic=topic)}")
         if self._level >= MetricsLevel.PARTITION:
-            for tp in partitions:
-                labels = f"{group},{labelled(topic=tp.topic, partition=str(tp.partition))}"
-                self._add_partition(watched, judgement, tp, labels)
+            for topic, found in groupby(partitions, key=lambda tp: tp.topic):
+                begin = f"{group},{labelled(topic=topic)}"
+                for tp in found:
+                    self._add_partition(watched, judgement, tp, f'{begin},partition="{tp.partition}"')
+        for family in self._families.values():
+            family.pack()
 
     def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: str) -> None:
         snapshot = watched.snapshot
