@@ -72,6 +72,7 @@ class Staged:
             )
         if self.large:
             self._fill_large()
+        self.sessions[0].ensure_path("/consumers")
         for group in self.names:
             offsets = {(topic, p): random.randrange(MESSAGES // 2) for topic, p in self.places}
             self._group(group, dict.fromkeys((topic for topic, _ in self.places), 1), offsets)
