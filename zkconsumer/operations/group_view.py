@@ -100,6 +100,18 @@ class GroupAnalysis:
         self._strategy = strategy
         self._path = snapshot.path()  # unchecked: a brokers' group may have any name
 
+    def of_later(self, snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot]) -> GroupAnalysis:
+        """Return the analysis of a later snapshot of the group.
+
+        If neither members nor owners nor topics have changed, it takes over what it would compute from them again.
+        """
+        later = GroupAnalysis(snapshot, earlier)
+        same = self._strategy is None and _membership(self.snapshot) == _membership(snapshot)
+        known = self.__dict__.get("view")
+        if same and (known is None or known.racks == later._racks()):
+            later.__dict__.update((name, self.__dict__[name]) for name in _OF_MEMBERSHIP if name in self.__dict__)
+        return later
+
     @property
     def by_brokers(self) -> BrokersGroup | None:
         """The group as brokers coordinate it; None if ZooKeeper does, or nobody."""
@@ -373,6 +385,20 @@ class GroupAnalysis:
     def quiet_for(self) -> float | None:
         """Seconds for which members and owners have not changed at least; None if nothing tells."""
         return quiet_since(self.snapshot, self._earlier)
+
+
+_OF_MEMBERSHIP = (
+    *("view", "owners", "existing", "threads", "registered", "subscribed", "strategy", "_outcome", "candidates"),
+    *("collisions", "reserved", "contended", "unread", "differences"),
+)
+"""The answers that depend on :func:`_membership`, and on nothing else but the racks of the leaders."""
+
+
+def _membership(snapshot: GroupSnapshot) -> object:
+    return (
+        *(snapshot.members, snapshot.owners, snapshot.topics, snapshot.plan, snapshot.brokers_group),
+        *(snapshot.problems, snapshot.in_zookeeper),
+    )
 
 
 def _by_coordinator(group: BrokersGroup, *, clients: bool = False) -> Assignment:

@@ -19,6 +19,7 @@ from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registr
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.assignment_forecast import ForecastError, Join, Kill, Leave, MorePartitions, forecast
 from zkconsumer.operations.doctor import CHECKS, examine
+from zkconsumer.operations.doctor.findings import Observations
 from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
@@ -32,6 +33,7 @@ from zkconsumer.operations.group_snapshot import (
 )
 from zkconsumer.operations.group_state import GroupState
 from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.judgement import judgement_of
 from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 NAMES = st.sampled_from(
@@ -134,3 +136,21 @@ def test_any_snapshot_is_explained_and_planned(snapshot: GroupSnapshot) -> None:
         with suppress(ForecastError):
             made = forecast(analysis, [change])
             assert {move.partition for move in made.moves if move.before} <= set(made.before)
+
+
+CHANGED = st.fixed_dictionaries({}, optional=parts_of(GroupSnapshot))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=LARGE)
+@given(
+    look=LOOKS, parts=CHANGED, names=st.sets(st.sampled_from([one.name for one in fields(GroupSnapshot)]), max_size=2)
+)
+def test_a_judgement_after_another_is_as_the_first(
+    look: GroupSnapshot, parts: Mapping[str, Any], names: set[str]
+) -> None:
+    """What it takes over from the analysis before does not depend on what has changed."""
+    later = replace(look, **{name: value for name, value in parts.items() if name in names})
+    before = Observations([look])
+    judgement_of(before)
+    found = judgement_of(Observations([look, later], before=before.analysis))
+    assert found == judgement_of(Observations([look, later]))

@@ -92,7 +92,8 @@ class Observations:
     ``snapshots`` are of one group, oldest first, at least one. ``member_config`` are the properties of a Scala member,
     None if they were not given. ``probe`` is None if no node was written. ``chroots`` maps each chroot of the servers
     to its contents, of ``brokers`` and ``group``; None if they were not asked. ``progress`` is that of the partitions,
-    and is found from the snapshots unless it is given.
+    and is found from the snapshots unless it is given. ``before`` is the analysis of an earlier snapshot: what has not
+    changed since is not computed again.
     """
 
     snapshots: Sequence[GroupSnapshot]
@@ -100,6 +101,7 @@ class Observations:
     probe: ClockProbe | None = None
     chroots: Mapping[str, Collection[str]] | None = None
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
+    before: GroupAnalysis | None = None
     latest: GroupSnapshot = field(init=False)
     analysis: GroupAnalysis = field(init=False)
 
@@ -107,7 +109,10 @@ class Observations:
         if not self.snapshots:
             raise ValueError("snapshots: at least one is needed")
         object.__setattr__(self, "latest", self.snapshots[-1])
-        object.__setattr__(self, "analysis", GroupAnalysis(self.latest, self.earlier))
+        latest, earlier, before = self.latest, self.earlier, self.before
+        analysis = GroupAnalysis(latest, earlier) if before is None else before.of_later(latest, earlier)
+        object.__setattr__(self, "analysis", analysis)
+        object.__setattr__(self, "before", None)  # or each would keep the one before, without end
         if not self.progress:
             object.__setattr__(self, "progress", reduce(after, self.snapshots, self.progress))
 

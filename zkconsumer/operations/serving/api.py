@@ -19,12 +19,12 @@ from math import inf
 
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
-from zkconsumer.operations.doctor.findings import Finding
+from zkconsumer.operations.doctor.findings import Finding, Observations
 from zkconsumer.operations.explanation import explained_in_short, explained_partitions
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
 from zkconsumer.operations.group_timeline import events, rebalances
 from zkconsumer.operations.group_view import GroupAnalysis, member_host
-from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judge, known_number
+from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judgement_of, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
 from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
@@ -56,7 +56,13 @@ class Details:
 
 def judge_watched(watched: WatchedGroup) -> Judgement:
     """Return the judgement of a group after the latest reading, from its changes and progress so far."""
-    return judge((*watched.changes, watched.judged), progress=watched.progress)
+    return judged_later(watched, None)[0]
+
+
+def judged_later(watched: WatchedGroup, before: GroupAnalysis | None) -> tuple[Judgement, GroupAnalysis]:
+    """Return the judgement and the analysis after the latest reading. ``before`` is the analysis of an earlier one."""
+    seen = Observations((*watched.changes, watched.judged), progress=watched.progress, before=before)
+    return judgement_of(seen), seen.analysis
 
 
 def details(watched: WatchedGroup, judgement: Judgement, before: tuple[WatchedGroup, Details] | None = None) -> Details:

@@ -19,9 +19,10 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.held_groups import ManyGroups
 from zkconsumer.operations.judgement import Judgement
-from zkconsumer.operations.serving.api import judge_watched
+from zkconsumer.operations.serving.api import judged_later
 from zkconsumer.operations.serving.watched_group import WatchedGroup, depends_on, observed, unread
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -231,8 +232,8 @@ class Poller:
         self._publish(replace(before, groups=groups, judgements=judgements, missing=missing))
 
 
-_Judged: TypeAlias = tuple[int, object, Judgement]
-"""A judgement with what it was made of, and the time until which it counts if nothing of that changes."""
+_Judged: TypeAlias = tuple[int, object, Judgement, GroupAnalysis | None]
+"""The time until which a judgement counts if nothing changes, what it was made of, the judgement, and its analysis."""
 
 
 class _Reading:
@@ -299,12 +300,13 @@ class _Reading:
 
     def _judge(self, name: str, watched: WatchedGroup) -> Judgement:
         """Return the judgement, the one before if nothing has changed that it depends on, and it is not old."""
-        until, before, judgement = self._before_judged.get(name, (0, None, Judgement()))
+        until, before, judgement, analysis = self._before_judged.get(name, (0, None, Judgement(), None))
         present, taken = depends_on(watched), watched.judged.taken
         if taken >= until or present != before:
             spread = java_hash(name) % (JUDGED_WITHIN // 2)  # not all groups in the same poll
-            until, judgement = taken + (JUDGED_WITHIN - spread) * 1000, judge_watched(watched)
-        self.judged[name] = until, present, judgement
+            until = taken + (JUDGED_WITHIN - spread) * 1000
+            judgement, analysis = judged_later(watched, analysis)
+        self.judged[name] = until, present, judgement, analysis
         return judgement
 
     def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
