@@ -294,7 +294,7 @@ class BrokersReader:
             offset, log = draft.committed(tp), draft.logs.get(tp)
             time = None if offset is None or log is None else self._times.of(tp, offset)
             if time is not None and log is not None:
-                draft.logs[tp] = replace(log, message_time=time)
+                draft.logs[tp] = log.at(time)
 
     def _ask_leader(
         self,

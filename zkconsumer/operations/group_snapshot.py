@@ -213,6 +213,10 @@ class LogState:
         """The timestamp of the message at the committed offset, None if there is none."""
         return None if self.message_time is None or self.message_time < 0 else self.message_time
 
+    def at(self, message_time: int) -> LogState:
+        """Return the log with the time of the message at the committed offset of a group."""
+        return LogState(self.start, self.end, self.leader, message_time, self.replicas, self.in_sync, self.problem)
+
 
 def gone_before(offset: int | None, log: LogState | None) -> int:
     """Return the messages from a committed offset on that were deleted before they were read, 0 if none is known."""
@@ -414,7 +418,11 @@ class GroupSnapshot:
 
     def lag_ms(self, partition: TopicPartition) -> int | None:
         """Return the age of the message at the committed offset in milliseconds, 0 without a lag, None if unknown."""
-        lag, log = self.lag(partition), self.logs.get(partition)
+        return self.age_of(partition, self.lag(partition))
+
+    def age_of(self, partition: TopicPartition, lag: int | None) -> int | None:
+        """Return :meth:`lag_ms` for a ``lag`` that is known already."""
+        log = self.logs.get(partition)
         if not lag or log is None or log.known_time is None:
             return lag if lag == 0 else None
         return max(0, self.taken - log.known_time)

@@ -63,12 +63,12 @@ def _next(old: Progress | None, claim: tuple[str, int], tp: TopicPartition, snap
     if old is None or (old.claim, old.offset, old.note) != (claim, offset, note):
         # it moved after that reading, by our clock, whatever the clocks of ZooKeeper and of the producers say
         old = Progress(claim, offset, note, None, idle=0 if old is None else old.seen)
-    old = replace(old, seen=snapshot.taken)
-    if lag is None:
-        return old
+    waiting, idle = old.waiting, old.idle
     if lag == 0:
-        return replace(old, waiting=None, idle=snapshot.taken)
-    return old if old.waiting is not None else replace(old, waiting=snapshot.taken)
+        waiting, idle = None, snapshot.taken
+    elif lag is not None and waiting is None:
+        waiting = snapshot.taken
+    return Progress(old.claim, old.offset, old.note, waiting, idle, snapshot.taken)
 
 
 def _place(snapshot: GroupSnapshot, tp: TopicPartition) -> tuple[int | None, NoteSummary | None, int | None]:

@@ -275,8 +275,8 @@ def _wrong(serve: Serve, staged: Staged) -> int:
     return sum(samples.get(label.format(*place)) != offset for place, offset in staged.committed.items())
 
 
-def _commands(staged: Staged) -> Iterator[tuple[str, float, int]]:
-    """The seconds of wall time of the commands, and their exit codes."""
+def _commands(staged: Staged) -> Iterator[tuple[str, dict[str, float]]]:
+    """What the commands take: seconds of wall time and of CPU time, and their exit codes."""
     for words in (
         ["groups", "--list"],
         ["groups", "--describe", "--group", staged.names[0]],
@@ -284,9 +284,11 @@ def _commands(staged: Staged) -> Iterator[tuple[str, float, int]]:
         ["doctor"],
     ):
         command = [sys.executable, "-m", "zkconsumer", *words, "--zookeeper", staged.zookeeper.connect]
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), os.times()
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=600)
-        yield " ".join(words), round(time.perf_counter() - begun, 1), done.returncode
+        took, after = time.perf_counter() - begun, os.times()
+        cpu = after.children_user - before.children_user + after.children_system - before.children_system
+        yield " ".join(words), {"s": round(took, 1), "cpu_s": round(cpu, 1), "exit": done.returncode}
 
 
 def measure(groups: int, partitions: int, seconds: float, zookeeper: str | None) -> dict[str, Any]:
@@ -303,7 +305,7 @@ def measure(groups: int, partitions: int, seconds: float, zookeeper: str | None)
         staged.fill()
         staged.settle()
         told("staged_s", round(time.monotonic() - begun))
-        told("commands", {name: {"s": took, "exit": code} for name, took, code in _commands(staged)})
+        told("commands", dict(_commands(staged)))
         staged.settle()
         serve = Serve(staged.zookeeper.connect)
         committing = Committing(staged)

@@ -179,7 +179,8 @@ def membership_size(seen: Observations) -> Iterator[Finding]:
             + (": clients refuse it and lose their connection" if full else ", more than half of what clients accept"),
             f"{counted(len(snapshot.members), 'member')}; jute.maxbuffer {JUTE_MAXBUFFER}",
             snapshot.path("ids"),
-            "use fewer members with more streams each, or raise jute.maxbuffer on all servers and clients",
+            "use fewer members with more streams each, or raise jute.maxbuffer on all servers and clients. This check"
+            " does not learn of a raised jute.maxbuffer, and goes on to say this",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 
@@ -72,13 +72,13 @@ class CommitWindow:
         earlier = self.ends
         if len(earlier) > 1 and earlier[-1].time - earlier[-2].time < OFFSET_REFRESH * 1000:
             earlier = earlier[:-1]
-        return replace(self, ends=(*earlier, LogEnd(end, now))[-INTERVALS:])
+        return CommitWindow(self.commits, (*earlier, LogEnd(end, now))[-INTERVALS:])
 
     def with_commit(self, commit: ObservedCommit) -> CommitWindow:
         """Return the window with this commit, or the same window if the commit is not newer than the last one."""
         if self.commits and commit.order <= self.commits[-1].order:
             return self
-        return replace(self, commits=(*self.commits, commit)[-INTERVALS:])
+        return CommitWindow((*self.commits, commit)[-INTERVALS:], self.ends)
 
     @property
     def lag(self) -> int:

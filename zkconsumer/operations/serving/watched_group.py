@@ -111,7 +111,8 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
         before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
     shown = _with_zookeeper(before, snapshot)
     partitions = snapshot.partitions()
-    lags = {**_kept(before.lags, snapshot, partitions), **_read_lags(snapshot, partitions)}
+    read = {tp: snapshot.lag(tp) for tp in partitions}
+    lags = {**_kept(before.lags, snapshot, partitions), **_read_lags(snapshot, read)}
     for tp in [tp for tp in lags if _beyond(snapshot, tp)]:
         del lags[tp]  # the offset and the log were read, and have no lag: the old one is not true any more
     logs = {tp: KnownLog(log, snapshot.taken) for tp, log in snapshot.logs.items() if log.end is not None}
@@ -122,7 +123,7 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
         lags=lags,
         logs={**_kept(before.logs, snapshot, tuple(snapshot.logs)), **logs},
         windows=_windows(before.windows, snapshot, partitions),
-        points=(*before.points, _point(before, snapshot, partitions))[-max(1, points) :],
+        points=(*before.points, _point(before, snapshot, read))[-max(1, points) :],
         changes=_changes(before, shown),
         progress=after(before.progress, shown) if shown is snapshot else before.progress,
     )
@@ -181,20 +182,20 @@ def _beyond(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
     return offset is not None and log is not None and log.end is not None and offset > log.end
 
 
-def _read_lags(snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, KnownLag]:
+def _read_lags(snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, KnownLag]:
     found = {}
-    for tp in partitions:
-        lag, late = snapshot.lag(tp), snapshot.lag_ms(tp)
+    for tp, lag in lags.items():
         if lag is not None:
+            late = snapshot.age_of(tp, lag)
             found[tp] = KnownLag(lag, None if late is None else late / 1000, snapshot.taken)
     return found
 
 
-def _point(before: WatchedGroup, snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> LagPoint:
+def _point(before: WatchedGroup, snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None]) -> LagPoint:
+    partitions = tuple(lags)
     if before.points and before.points[-1].partitions == partitions:
         partitions = before.points[-1].partitions  # one tuple for all points, not one each
-    lags = (snapshot.lag(tp) for tp in partitions)
-    return LagPoint(snapshot.taken, partitions, array("q", (_UNKNOWN if lag is None else lag for lag in lags)))
+    return LagPoint(snapshot.taken, partitions, array("q", (_UNKNOWN if lag is None else lag for lag in lags.values())))
 
 
 def _windows(

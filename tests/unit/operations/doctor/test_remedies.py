@@ -40,7 +40,8 @@ from tests.values import present
 from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
 from zkconsumer.core.registration import NUDGE
 from zkconsumer.model import ConsumerId
-from zkconsumer.operations.doctor import CHECKS, ClockProbe, examine
+from zkconsumer.operations.doctor import CHECKS, ClockProbe, Finding, Level, Observations, examine
+from zkconsumer.operations.doctor.members import membership_size
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, NoteSummary
 from zkconsumer.testing import FakeCluster
 
@@ -230,6 +231,25 @@ def test_a_command_mends_what_its_check_finds(
         assert line.run(*given, *where, *writes) == 0, line.err
     assert found()["level"] == "ok"
     cluster.zookeeper.remove("/consumers/g")
+
+
+def test_fewer_members_with_more_streams_mend_their_list() -> None:
+    """A raised ``jute.maxbuffer`` stands in no node, so the remedy says that the finding stays."""
+
+    def group(members: int, streams: int) -> GroupSnapshot:
+        node = next(iter(healthy().members.values()))
+        wanted = replace(present(node.registration), subscription={"t": streams})
+        names = (ConsumerId(f"g_{'h' * 100}-{number:08}") for number in range(members))
+        return replace(healthy(), members=dict.fromkeys(names, replace(node, registration=wanted)))
+
+    def sizes(snapshot: GroupSnapshot) -> list[Finding]:
+        return list(membership_size(Observations([snapshot])))
+
+    (found,) = sizes(group(10_000, 1))
+    assert found.level is Level.ERROR
+    assert found.remedy.startswith("use fewer members with more streams each, or raise jute.maxbuffer")
+    assert found.remedy.endswith("does not learn of a raised jute.maxbuffer, and goes on to say this")
+    assert sizes(group(2_000, 5)) == []
 
 
 def test_every_check_has_a_remedy_that_was_done() -> None:
