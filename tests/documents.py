@@ -40,6 +40,8 @@ EXAMPLES = {
     "produce": "NewTopic(",
     "first read": "for message in stream:\n            print(message.topic",
     "dataframe": 'master("local[2]")',
+    "tutorial's member": 'group_id="tutorial",',
+    "tutorial's worker": "an unlucky number",
     "many streams": "workers=4",
     "balance": "concurrency=64",
     "columns": "stream.batches()",

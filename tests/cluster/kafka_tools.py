@@ -32,10 +32,14 @@ _ALREADY_THERE = (
 
 def tool(version: str, name: str, *arguments: str) -> list[str]:
     """Return the output lines of a tool of that release."""
-    command = [str(java()), "-Xmx128m", "-cp", os.pathsep.join(map(str, kafka_jars(version))), name, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
+    done = subprocess.run(tool_command(version, name, *arguments), capture_output=True, text=True, timeout=scaled(60))
     assert "Exception in thread" not in done.stderr, done.stderr
     return done.stdout.splitlines()
+
+
+def tool_command(version: str, name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a class of that release."""
+    return [str(java()), "-Xmx128m", "-cp", os.pathsep.join(map(str, kafka_jars(version))), name, *arguments]
 
 
 def zookeeper_shell(*words: str) -> None:

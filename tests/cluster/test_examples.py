@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import offsets_of
+from tests.cluster.kafka_tools import tool_command
+from tests.cluster.operator_commands import OperatorCommands
 from tests.cluster.run_example import run_example
 from tests.documents import example
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
 
@@ -36,6 +40,44 @@ def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) ->
     assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
     assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
+def test_the_tutorial_beside_kafkas_console_consumer(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
+    """The command in the page is this class in Kafka's shell script."""
+    code = example("tutorial's member").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+    code = code.replace('"events"', repr(events))
+
+    def owners() -> dict[str, int]:
+        path = f"/consumers/tutorial/owners/{events}"
+        names = zookeeper.get_children(path) if zookeeper.exists(path) else []
+        return Counter(zookeeper.get(f"{path}/{name}")[0].decode() for name in names)
+
+    console = tool_command("1.1.1", "kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper_connect)
+    console += ["--topic", events, "--consumer-property", "group.id=tutorial"]
+    with ending([sys.executable, "-u", "-c", code]):
+        eventually(lambda: list(owners().values()) == [4], 60, "all partitions")
+        with ending(console):
+            eventually(lambda: sorted(owners().values()) == [2, 2], 60, lambda: f"two members: {owners()}")
+        eventually(lambda: list(owners().values()) == [4], 60, "the partitions of the Scala member")
+
+
+def test_the_tutorials_worker(cluster: DevCluster, events: str, commands: OperatorCommands) -> None:
+    printed = run_example(example("tutorial's worker"), cluster, events)
+    assert "1 dead letters; ended by until" in printed
+    assert commands("dead", "list", "tutorial-work") == 0
+    assert "an unlucky number" in commands.out
+
+
+@contextmanager
+def ending(command: list[str]) -> Iterator[None]:
+    """Run a program beside the test, and end it as Ctrl-C does."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+            process.send_signal(signal.SIGINT)
+            process.wait(scaled(30))
+        finally:
+            process.kill()
 
 
 def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
