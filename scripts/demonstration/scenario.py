@@ -30,10 +30,12 @@ from scripts.demonstration.shared_group import DemoTopic, SharedGroupResult
 from scripts.demonstration.spark_process import CarrierReport, SparkProcess, compare
 from zkconsumer.devcluster import DevCluster, background_cluster
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
+from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 PARTITIONS = 8
 STREAMS = 2
+QUICK_FLIGHTS = 100_000
 _SESSION_TIMEOUT_MS = (
     4000  # how long a killed member's partitions have no owner: the shortest that ZooKeeper allows here
 )
@@ -73,7 +75,8 @@ def play(settings: DemoSettings) -> int:
         folder = Path(tempfile.mkdtemp(prefix="zkconsumer-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         screen = stack.enter_context(Screen())
-        screen.opening("scripts/demo: a consumer group, a crash and Spark, on a real Kafka")
+        what = "a crash and Spark" if settings.spark else "and a crash"
+        screen.opening(f"scripts/demo: a consumer group{', ' if settings.spark else ' '}{what}, on a real Kafka")
         place, kept = start_cluster(settings, screen, stack)
         totals, delays, committed = GroupSteps(settings, place, screen, folder).play()
         good = report.show_account(screen, totals, committed, settings.total)
@@ -129,7 +132,8 @@ def start_cluster(
     With ``--keep``, also return the part of the stack that stops the cluster, so that the caller can drop it.
     """
     screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
-    kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
+    zookeeper_jars(progress=screen.progress)  # downloaded the first time
+    kafka_jars(DEFAULT_KAFKA, screen.progress)
     began = monotonic()
     screen.progress("starting ...")
     kept = None

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running = []
     (tmp_path / "tmp").mkdir()
 
-    def begin(*arguments: str) -> subprocess.Popen[str]:
+    def begin(*arguments: str, program: Sequence[str] = ("-m", "scripts.demonstration")) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "scripts.demonstration", *arguments],
+            [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,6 +128,21 @@ def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_p
     assert "All numbers agree. Nothing is left running." in output
     assert not left_behind(tmp_path)
     assert not list((tmp_path / "tmp").glob("zkconsumer-*"))
+
+
+def test_quick_needs_neither_spark_nor_arrow(start: Start, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(['pyspark', 'pyarrow', 'numpy', 'matplotlib']);"
+        "from scripts.demonstration.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    process = start("--quick", "--flights", str(FLIGHTS), program=("-c", code))
+
+    output, _ = process.communicate(timeout=scaled(PLAYING_S))
+
+    assert process.returncode == 0, output
+    assert "All numbers agree. Nothing is left running." in output
+    assert "Spark" not in output
+    assert not left_behind(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scripts.demonstration import __main__ as demo
 from scripts.demonstration.__main__ import main
 from scripts.demonstration.balanced_member import BalancedMember
 from scripts.demonstration.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
@@ -18,6 +19,7 @@ from scripts.demonstration.group_owners import GroupOwners
 from scripts.demonstration.member_process import MemberProcess
 from scripts.demonstration.message_account import AccountTotals, MessageAccount, Repeat
 from scripts.demonstration.report import cause, is_good
+from scripts.demonstration.scenario import DemoSettings
 from scripts.demonstration.spark_process import CarrierReport, compare
 from tests.timing import eventually
 from zkconsumer.devcluster import server_process
@@ -117,6 +119,24 @@ def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: scripts/demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "total", "spark"),
+    [
+        ([], ALL_FLIGHTS, True),
+        (["--quick"], 100_000, False),
+        (["--quick", "--flights", "500"], 500, False),
+        (["--no-spark"], ALL_FLIGHTS, False),
+    ],
+)
+def test_quick_is_fewer_flights_without_spark(
+    arguments: list[str], total: int, spark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[DemoSettings] = []
+    monkeypatch.setattr(demo, "play", lambda settings: played.append(settings) or 0)
+    assert main(arguments) == 0
+    assert [(settings.total, settings.spark) for settings in played] == [(total, spark)]
 
 
 def _reader(folder: Path) -> tuple[MemberProcess, Callable[[], None]]:
