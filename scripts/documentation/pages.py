@@ -29,6 +29,7 @@ PAGES = {
 """The pages outside the folder of documents, by their paths in the repository."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]*)(#[^)\s]*)?(\))")
+_IMAGE = re.compile(r'<img src="([^"]+)" alt="([^"]*)" width="(\d+)">')
 _FENCE = re.compile(r"^( *(?:```|~~~))", re.MULTILINE)
 
 _API = {
@@ -87,7 +88,7 @@ _API = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages. Called once, before the navigation is made."""
     for path, name in _outside().items():
-        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
     style = (ROOT / "scripts/documentation/site.css").read_text()
     files.append(File.generated(config, "site.css", content=style))
     listed = {name for _, names in _API.values() for name in names}
@@ -127,11 +128,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{before}{there}{anchor}{after}"
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{origin} has a link to {target}, which does not exist")
-        address = f"{config.extra['source']}{path}{anchor}"
-        if path.endswith(".md"):  # mkdocs would look for a page of this name
-            return f'<a href="{address}">{before[1:-2]}</a>'
-        return f"{before}{address}{after}"
+        return f"{before}{config.extra['source']}{path}{anchor}{after}"
 
+    markdown = _IMAGE.sub(r'![\2](\1){ width="\3" }', markdown)
     parts = _FENCE.split(markdown)  # the text, the fence, the code, the fence, the text ...
     for number in range(0, len(parts), 4):
         parts[number] = _LINK.sub(link, parts[number])
@@ -143,4 +142,8 @@ def _outside() -> dict[str, str]:
         path.relative_to(ROOT).as_posix(): f"decisions/{path.parent.name}.md"
         for path in sorted(ROOT.glob("zkconsumer/*/DECISIONS.md"))
     }
-    return PAGES | rooms
+    figures = {
+        path.relative_to(ROOT).as_posix(): f"figures/{path.name.replace('README', 'index')}"
+        for path in sorted((ROOT / "scripts/measurements/figures").iterdir())
+    }
+    return PAGES | rooms | figures
