@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from itertools import groupby
 from threading import Event
 from time import monotonic
@@ -107,9 +106,7 @@ class AsyncioExecutor:
             if not works:
                 return
             for some in [list(works)] if self._batch > 1 else _by_lane(works):
-                task = self._bridge.begin(self._run(some))
-                self._tasks[task] = some
-                task.add_done_callback(self._ended)
+                self._tasks[self._bridge.begin(self._run(some), self._ended)] = some
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         for work in self._tasks.pop(task):  # those of a task that was cancelled before it began
@@ -150,11 +147,10 @@ class AsyncioExecutor:
             self._running[work] = now
         limit: Any = None
         try:
-            messages = [work.message for work in batch]
-            async with nullcontext() if self._timeout is None else asyncio.timeout(self._timeout) as limit:
-                if self._batch == 1:
-                    return [outcome_of(await self._handler(messages[0]))]
-                return outcomes_of(await self._handler(messages), len(messages))
+            if self._timeout is None:
+                return await self._called(batch)
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._called(batch)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None:
@@ -178,6 +174,11 @@ class AsyncioExecutor:
             self._source.took(len(batch), monotonic() - now)
             for work in batch:
                 self._running.pop(work, None)
+
+    async def _called(self, batch: list[Work]) -> Sequence[Outcome]:
+        if self._batch == 1:
+            return (outcome_of(await self._handler(batch[0].message)),)
+        return outcomes_of(await self._handler([work.message for work in batch]), len(batch))
 
     def _settle(self, work: Work, outcome: Outcome) -> None:
         """Settle a work together with the others that end in this turn of the loop."""

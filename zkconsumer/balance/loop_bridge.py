@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
@@ -81,13 +82,22 @@ class LoopAccess:
             raise RuntimeError(f"{self._name}: the event loop has ended")
         return future
 
-    def begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a coroutine in a context of its own. Only on the loop's thread."""
+    def begin(
+        self, coroutine: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], object] | None = None
+    ) -> asyncio.Task[T]:
+        """Begin a coroutine in a context of its own, and call ``ended`` after it. Only on the loop's thread."""
         assert self._loop is not None
         task = self._loop.create_task(coroutine, context=self.context)
         self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
+        if ended is None:
+            task.add_done_callback(self._begun.discard)
+        else:  # one callback: the loop takes longer to make a second one than for all that is done here
+            task.add_done_callback(partial(self._leave, ended))
         return task
+
+    def _leave(self, ended: Callable[[asyncio.Task[T]], object], task: asyncio.Task[T]) -> None:
+        self._begun.discard(task)
+        ended(task)
 
 
 class LoopBridge(LoopAccess):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from scripts.measurements.bench.iterate import BROKER, PARTITIONS, bulk, cases_of
-from scripts.measurements.bench.peers import GROUP, JAVA, MANY_POLLED, OURS, SCALA, TUNED, Peer
+from scripts.measurements.bench.peers import GROUP, JAVA, MANY_POLLED, OURS, SCALA, TUNED, WARM_UP, Peer
 from scripts.measurements.bench.plan import Plan
 from zkconsumer.devcluster import DevCluster
 
@@ -19,7 +19,7 @@ PEERS = {
     OURS: Peer("batches", GROUP),
     f"{OURS}, iterated": Peer("iterated", GROUP),
     f"Scala {SCALA}": Peer("scala", GROUP),
-    f"Java {JAVA}, 10,000 a poll": Peer("java", MANY_POLLED, mode="count"),
+    f"Java {JAVA}, 10,000 a poll": Peer("java", MANY_POLLED, warm_up=WARM_UP),
     "confluent consume(500)": Peer("confluent_consume", TUNED),
 }
 

@@ -22,6 +22,7 @@ from scripts.measurements.bench.peers import (
     READY_S,
     SCALA,
     TUNED,
+    WARM_UP,
     Peer,
     Task,
     measure,
@@ -39,8 +40,8 @@ BROKER = {"num.network.threads": 3}
 PEERS = {
     OURS: Peer("iterated", GROUP),
     f"Scala {SCALA}": Peer("scala", GROUP),
-    f"Java {JAVA}, 500 a poll": Peer("java", POLLED, mode="count"),
-    f"Java {JAVA}, 10,000 a poll": Peer("java", MANY_POLLED, mode="count"),
+    f"Java {JAVA}, 500 a poll": Peer("java", POLLED, warm_up=WARM_UP),
+    f"Java {JAVA}, 10,000 a poll": Peer("java", MANY_POLLED, warm_up=WARM_UP),
     "confluent poll()": Peer("confluent_poll", TUNED),
     "confluent consume(500)": Peer("confluent_consume", TUNED),
 }
@@ -51,8 +52,11 @@ def run(plan: Plan) -> dict[str, Any]:
     with DevCluster(broker_properties=BROKER) as cluster:
         cases = [bulk(cluster, plan, case, sizes, PEERS) for case, sizes in cases_of(plan)]
         idle = _idle(cluster)
-    print("Rates are each peer's own, from its first message to its last, a JVM's warming up included; the second half")
-    print("is without it. zkconsumer checks CRCs. Brokers convert messages to an older format for the Scala connector.")
+    print(
+        "Rates are each peer's own, from its first message to its last. Java's consumer has read all messages twice by"
+    )
+    print("then, without being measured. The Scala connector's warming up counts, and its second half is without it.")
+    print("zkconsumer and Java check CRCs. Brokers convert messages to an older format for the Scala connector.")
     print(f"An idle member of zkconsumer: {idle['idle_mib']} MiB resident.\n")
     settings = {
         "partitions": PARTITIONS,
