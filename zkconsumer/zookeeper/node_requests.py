@@ -371,9 +371,12 @@ def _last(requests: Sequence[tuple[str, Any]], deadline: Deadline) -> None:
 
 
 def _node(data: bytes, stat: Any) -> Node:
+    # one object for equal numbers: a server of metrics keeps a hundred thousand nodes that nobody has written again
+    czxid, ctime = stat.czxid, stat.ctime
+    mzxid, mtime = (czxid if stat.mzxid == czxid else stat.mzxid), (ctime if stat.mtime == ctime else stat.mtime)
     return Node(
-        *(data, stat.version, stat.czxid, stat.mzxid, signed(stat.ephemeralOwner), stat.ctime, stat.mtime),
-        *(stat.cversion, stat.pzxid, stat.dataLength, stat.numChildren),
+        *(data, stat.version, czxid, mzxid, signed(stat.ephemeralOwner), ctime, mtime),
+        *(stat.cversion, czxid if stat.pzxid == czxid else stat.pzxid, stat.dataLength, stat.numChildren),
     )
 
 

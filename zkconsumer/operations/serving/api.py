@@ -25,7 +25,7 @@ from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, M
 from zkconsumer.operations.group_timeline import events, rebalances
 from zkconsumer.operations.group_view import GroupAnalysis, member_host
 from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judgement_of, known_number
-from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
+from zkconsumer.operations.serving.burrow_rules import NO_COMMIT, status_of, status_of_group
 from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
 
@@ -192,7 +192,7 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int, trend: GroupTren
     seconds = [known.seconds for known in lags.values() if known.seconds is not None]
     partitions = _partitions(watched, judgement)
     current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
-    statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in current]
+    statuses = [status_of(watched.windows.get(tp, NO_COMMIT), now) for tp in current]
     oldest = min((known.taken for known in lags.values()), default=None)
     read = watched.failure == "" or watched.serial > 1
     return {
@@ -275,7 +275,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
     owner, expected = judgement.owners.get(tp), judgement.expected.get(tp)
     node, claim = snapshot.offsets.get(tp), snapshot.owners.get(tp)
     known, log = watched.lags.get(tp), watched.logs.get(tp)
-    window = watched.windows.get(tp, CommitWindow())
+    window = watched.windows.get(tp, NO_COMMIT)
     return {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -289,7 +289,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "abandoned": judgement.abandoned(tp.topic),
         "offset": snapshot.committed(tp),
         "offset_problem": (node.problem or None) if node is not None else None,
-        "committed": window.commits[-1].time if window.commits else None,
+        "committed": window.last_time,
         "lag": None if known is None else known.lag,
         "gone": gone_before(snapshot.committed(tp), None if log is None else log.log),
         "lag_seconds": None if known is None else known.seconds,

@@ -6,7 +6,6 @@ One connection carries one request, GET or HEAD. The accepting thread is ``<name
 
 from __future__ import annotations
 
-import gzip
 import io
 import ipaddress
 import logging
@@ -14,7 +13,8 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
@@ -90,6 +90,7 @@ WRITE_SECONDS = 20.0
 _PATIENCE = 10.0
 
 _COMPRESSED_FROM = 1024
+_GZIP = 31  # zlib's number for the format of gzip
 _HEADERS = {
     "Cache-Control": "no-store",
     "Connection": "close",
@@ -105,13 +106,17 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. ``events`` is the group whose events to stream in place of a body, None for a body."""
+    """An answer. ``events`` is the group whose events to stream in place of a body, None for a body.
+
+    ``more`` are further parts of the body. A large body is not joined, to save memory.
+    """
 
     status: int
     body: bytes = b""
     content_type: str = TEXT
     headers: Mapping[str, str] = field(default_factory=dict)
     events: str | None = None
+    more: Sequence[bytes] = ()
 
 
 def text(status: int, message: str) -> Response:
@@ -190,14 +195,18 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def respond(self, answer: Response, *, packed: bool = False) -> None:
         """Send an answer, compressed if the client takes that."""
-        body, headers = answer.body, dict(answer.headers)
-        if packed and len(body) >= _COMPRESSED_FROM:
-            body = gzip.compress(body, compresslevel=1)
+        body, headers = (answer.body, *answer.more), dict(answer.headers)
+        if packed and sum(map(len, body)) >= _COMPRESSED_FROM:
+            packing = zlib.compressobj(1, wbits=_GZIP)
+            body = (*map(packing.compress, body), packing.flush())
             headers["Content-Encoding"] = "gzip"
-        headers |= {"Content-Length": str(len(body)), "Vary": "Accept-Encoding"}
+        headers |= {"Content-Length": str(sum(map(len, body))), "Vary": "Accept-Encoding"}
         self.begin(answer.status, answer.content_type, headers)
         if self.command != "HEAD":
-            self.wfile.write(body)
+            deadline = Deadline(WRITE_SECONDS)
+            for part in filter(None, body):
+                self.connection.settimeout(deadline.bounded(WRITE_SECONDS) or 0.001)
+                self.wfile.write(part)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the standard library's name)
         """Log a request, at DEBUG."""

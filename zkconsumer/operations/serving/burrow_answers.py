@@ -16,6 +16,7 @@ from zkconsumer.operations.serving.api import Document
 from zkconsumer.operations.serving.burrow_rules import (
     EXPIRE_GROUP,
     INTERVALS,
+    NO_COMMIT,
     BurrowStatus,
     CommitWindow,
     ObservedCommit,
@@ -125,7 +126,8 @@ class BurrowCluster:
 
     def _found(self, group: str) -> bool:
         watched = self.groups.get(group)
-        times = () if watched is None else (w.commits[-1].time for w in watched.windows.values() if w.commits)
+        windows = () if watched is None else watched.windows.values()
+        times = (time for window in windows if (time := window.last_time) is not None)
         return max(times, default=-1) >= self.now - EXPIRE_GROUP * 1000
 
     def _consumer(self, url: str, cluster: str, group: str) -> BurrowAnswer:
@@ -139,9 +141,9 @@ class BurrowCluster:
         return self._ok(url, "consumer detail returned", topics=topics)
 
     def _detail(self, watched: WatchedGroup, tp: TopicPartition) -> Document:
-        window = watched.windows.get(tp, CommitWindow())
+        window = watched.windows.get(tp, NO_COMMIT)
         owner, client = _owner(watched.snapshot, tp)
-        missing = [None] * (INTERVALS - len(window.commits) if window.commits else 0)
+        missing = [None] * (INTERVALS - len(window) if len(window) else 0)
         return {
             "offsets": [*missing, *map(_offset, window.commits)],
             "owner": owner,
@@ -175,8 +177,8 @@ class BurrowCluster:
         return self._ok(url, "consumer status returned", status=status)
 
     def _judged(self, watched: WatchedGroup, tp: TopicPartition) -> tuple[BurrowStatus, CommitWindow, Document]:
-        window = watched.windows.get(tp, CommitWindow())
-        status = status_of(window, self.now)
+        window = watched.windows.get(tp, NO_COMMIT)
+        status, commits = status_of(window, self.now), window.commits
         owner, client = _owner(watched.snapshot, tp)
         return (
             status,
@@ -187,8 +189,8 @@ class BurrowCluster:
                 "owner": owner,
                 "client_id": client,
                 "status": status.name,
-                "start": _offset(window.commits[0]) if window.commits else None,
-                "end": _offset(window.commits[-1]) if window.commits else None,
+                "start": _offset(commits[0]) if commits else None,
+                "end": _offset(commits[-1]) if commits else None,
                 "current_lag": window.lag,
                 "complete": _float32(window.complete),
             },
@@ -201,7 +203,7 @@ def _topics(watched: WatchedGroup) -> dict[str, int]:
     The numbers come from the topics and not from the offset nodes: a node may have any number for its name.
     """
     known = watched.snapshot.topics
-    committed = {tp.topic for tp, window in watched.windows.items() if window.commits}
+    committed = {tp.topic for tp, window in watched.windows.items() if len(window)}
     return {topic: len(known[topic].partitions) for topic in committed if topic in known}
 
 

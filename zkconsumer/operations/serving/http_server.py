@@ -275,7 +275,7 @@ class Routes:
             return text(404, "none of these groups is known")
         state = None if self._history is None else self._history.state
         found = metrics_text(board, self._options.metrics_level, groups or None, self._trends(), state)
-        return Response(200, found, CONTENT_TYPE)
+        return Response(200, b"", CONTENT_TYPE, more=found)
 
     def _trends(self) -> Mapping[str, GroupTrend]:
         return {} if self._history is None else self._history.trends

@@ -15,7 +15,7 @@ from itertools import groupby
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
 from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
-from zkconsumer.operations.serving.burrow_rules import BurrowStatus, CommitWindow
+from zkconsumer.operations.serving.burrow_rules import NO_COMMIT, BurrowStatus
 from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.poller import Board
@@ -38,7 +38,7 @@ class MetricsLevel(enum.IntEnum):
     PARTITION = 2
 
 
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -53,7 +53,7 @@ class Family:
         self.name = name
         self._begin = f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
         self._lines: list[str] = []
-        self._packed: list[bytes] = []
+        self._packed = bytearray()
 
     def add(self, value: float | None, labels: str = "") -> None:
         """Add a sample, unless the value is unknown. ``labels`` are as :func:`labelled` writes them."""
@@ -64,14 +64,14 @@ class Family:
     def pack(self) -> None:
         """Take the lines together."""
         if self._lines:
-            self._packed.append("".join(self._lines).encode("utf-8", "backslashreplace"))
+            self._packed += "".join(self._lines).encode("utf-8", "backslashreplace")
             self._lines.clear()
 
     def take(self) -> bytes:
         """Return the text of the metric, empty without samples. The samples are forgotten."""
         self.pack()
-        packed, self._packed = self._packed, []
-        return b"".join([self._begin, *packed]) if packed else b""
+        taken, self._packed = self._packed, bytearray()
+        return self._begin + taken if taken else b""
 
 
 def labelled(**labels: str) -> str:
@@ -80,7 +80,7 @@ def labelled(**labels: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a label's value. Control characters, which a node's name may have, are spelt out."""
+    """Return a label's value. Control characters, also of directions, which a node's name may have, are spelt out."""
     return _REFUSED.sub(lambda found: found.group().encode("unicode_escape").decode(), text).translate(_ESCAPES)
 
 
@@ -98,15 +98,15 @@ def metrics_text(
     groups: Collection[str] | None = None,
     trends: Mapping[str, GroupTrend] = {},
     history: HistoryState | None = None,
-) -> bytes:
-    """Return the metrics of all groups, or of these alone. ``trends`` have the rates; ``history`` is that of a file."""
+) -> list[bytes]:
+    """Return the metrics of all groups, or of these alone, in parts. The parts together would take twice the memory.
+
+    Arguments: ``trends`` have the rates; ``history`` is that of a file.
+    """
     found = _GroupFamilies(level)
     for name in sorted(board.groups.keys() if groups is None else board.groups.keys() & groups):
         found.add(board.groups[name], board.judgements.get(name, Judgement()), trends.get(name, GroupTrend()))
-    answer = bytearray()
-    for family in (*_server(board, history), *found.families()):
-        answer += family.take()
-    return bytes(answer)
+    return [family.take() for family in (*_server(board, history), *found.families())]
 
 
 def _server(board: Board, history: HistoryState | None) -> Iterable[Family]:
@@ -254,7 +254,8 @@ class _GroupFamilies:
         snapshot, lags, logs = watched.snapshot, watched.lags, watched.logs
         known = [lags[tp] for tp in current if tp in lags]
         pointers = [found for tp in current if (found := snapshot.pointers.get(tp)) is not None]
-        commits = [window.commits[-1].time for tp in current if (window := watched.windows.get(tp)) and window.commits]
+        windows = (watched.windows.get(tp, NO_COMMIT) for tp in current)
+        commits = [time for window in windows if (time := window.last_time) is not None]
         gone = [gone_before(snapshot.committed(tp), logs[tp].log) for tp in current if tp in logs]
         still = [age for tp in current if (age := _stands_still(watched, judgement, tp)) is not None]
         unowned = sum(judgement.owners.get(tp) not in judgement.member_of for tp in current)
@@ -294,7 +295,7 @@ class _GroupFamilies:
 
     def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: str) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
-        window = watched.windows.get(tp, CommitWindow())
+        window = watched.windows.get(tp, NO_COMMIT)
         self._add("kafka_consumergroup_current_offset", snapshot.committed(tp), labels)
         if known is not None:
             self._add("kafka_consumergroup_lag", known.lag, labels)
@@ -306,9 +307,8 @@ class _GroupFamilies:
             self._add("zkconsumer_partition_gone_messages", gone, labels)
             self._add("zkconsumer_partition_log_start_offset", log.log.start, labels)
             self._add("zkconsumer_partition_log_end_offset", log.log.end, labels)
-        if window.commits:
-            last = window.commits[-1].time / 1000
-            self._add("zkconsumer_partition_last_commit_timestamp_seconds", last, labels)
+        if (last := window.last_time) is not None:
+            self._add("zkconsumer_partition_last_commit_timestamp_seconds", last / 1000, labels)
 
     def _add_ownership(self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
         owner = judgement.owners.get(tp)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState
-from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP, CommitWindow, ObservedCommit
+from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP, NO_COMMIT, CommitWindow, ObservedCommit
 from zkconsumer.operations.stalled_partitions import Progress, after
 
 V = TypeVar("V")
@@ -203,7 +203,7 @@ def _windows(
 ) -> dict[TopicPartition, CommitWindow]:
     found = _kept(old, snapshot, partitions)
     for tp in partitions:
-        window = found.get(tp, CommitWindow())
+        window = found.get(tp, NO_COMMIT)
         log = snapshot.logs.get(tp)
         if log is not None and log.end is not None:
             window = window.with_end(log.end, snapshot.taken)
@@ -227,7 +227,7 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
     if node is not None and node.offset is not None and node.stat is not None:
         expired = node.stat.mtime < snapshot.taken - EXPIRE_GROUP * 1000
         return None if expired else ObservedCommit(offset, node.stat.mtime, seen, lag, node.stat.mzxid)
-    last = window.commits[-1] if window.commits else None
+    last = window.last
     if last is not None and last.offset == offset:
         return None
     return ObservedCommit(offset, snapshot.taken, seen, lag, 1 if last is None else last.order + 1)
