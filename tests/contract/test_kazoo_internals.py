@@ -60,7 +60,8 @@ USED: dict[type, dict[str, set[str]]] = {
         "_send_request": {"_queue", "_submit", "popleft", "_read_sock", "recv", "_pending", "append"},
         # one answer for each call, and what ends the main loop
         "_read_socket": {"_read_header", "_read_response", "_pending"},
-        "_read_response": {"CLOSE_RESPONSE", "_pending", "popleft"},
+        "_read_response": {"CLOSE_RESPONSE", "_pending", "popleft", "_child_watchers", "_data_watchers", "add"},
+        "_read_watch_event": {"_child_watchers", "_data_watchers", "pop", "extend"},
         "_read": {"_socket_error_handling", "select", "_socket", "recv", "timeout_exception", "ConnectionDropped"},
         "_write": {"_socket_error_handling", "select", "_socket", "send"},
         "start": {"create_socket_pair", "_read_sock", "_write_sock", "spawn", "zk_loop"},
@@ -70,6 +71,7 @@ USED: dict[type, dict[str, set[str]]] = {
     # requests that are queued together are queued as one request is
     KazooClient: {
         "start_async": {"_connection"},
+        "_reset_watchers": {"_child_watchers", "_data_watchers"},
         "_call": {"_state", "_queue", "append", "_connection", "_write_sock"},
     },
     # a handler that cannot start its second thread stops the first

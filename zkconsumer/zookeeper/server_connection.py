@@ -156,6 +156,47 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
                 return data
 
 
+class WatchersByPath(dict[str, tuple[Any, ...]]):
+    """The watchers of kazoo's client by path. Kazoo has a set for each path, which takes half the memory of a watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alone: dict[Any, tuple[Any, ...]] = {}
+
+    def __getitem__(self, path: str) -> Any:
+        """Return what takes another watcher of a path."""
+        return _Adding(self, path)
+
+    def add(self, path: str, watcher: Any) -> None:
+        """Add a watcher of a path."""
+        known = self.get(path)
+        if known is None:
+            self[path] = self._alone.setdefault(watcher, (watcher,))  # one tuple for all paths
+        elif watcher not in known:
+            self[path] = (*known, watcher)
+
+
+class _Adding:
+    __slots__ = ("_path", "_watchers")
+
+    def __init__(self, watchers: WatchersByPath, path: str) -> None:
+        self._watchers = watchers
+        self._path = path
+
+    def add(self, watcher: Any) -> None:
+        self._watchers.add(self._path, watcher)
+
+
+class WatchingClient(KazooClient):  # type: ignore[misc]
+    """A client for a hundred thousand watches.
+
+    When kazoo loses a connection, it calls every watcher to tell of that, one after the other. The session tells.
+    """
+
+    def _reset_watchers(self) -> None:
+        self._child_watchers, self._data_watchers = WatchersByPath(), WatchersByPath()
+
+
 class _NoBytes:
     """Stands in for the announcements while requests are sent whose announcements were taken away together."""
 

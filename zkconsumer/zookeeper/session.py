@@ -26,7 +26,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_requests import Requests, signed
 from zkconsumer.zookeeper.registry_security import NoSecrets, RegistrySecurity
-from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection, WatchingClient
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Session(Requests):
         options = self._security.options()
         retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
         try:
-            client = KazooClient(
+            client = WatchingClient(
                 hosts=self.hosts,
                 timeout=self._requested,
                 read_only=False,

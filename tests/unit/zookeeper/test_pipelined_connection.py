@@ -20,7 +20,13 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from zkconsumer.zookeeper import server_connection
-from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection, queued_together
+from zkconsumer.zookeeper.server_connection import (
+    NamedHandler,
+    ServerConnection,
+    WatchersByPath,
+    WatchingClient,
+    queued_together,
+)
 
 SOON = 10.0
 NO_NODE = -101
@@ -276,3 +282,18 @@ def test_sockets_are_waited_for_by_what_is_wanted_of_them(line: Line) -> None:
         assert line.handler.select([near], [], [], SOON) == ([near], [], [])
     with pytest.raises(ValueError, match="closed"):
         line.handler.select([near], [], [], 0.0)
+
+
+def test_watchers_of_a_path_are_called_once_each() -> None:
+    watchers = WatchersByPath()
+    for path in ("/a", "/b", "/a"):
+        watchers[path].add("first")
+    watchers["/a"].add("second")
+    assert watchers["/a"] is not None
+    assert (watchers.pop("/a", ()), watchers.pop("/b", ()), watchers.pop("/c", ())) == (
+        ("first", "second"),
+        ("first",),
+        (),
+    )
+    client = WatchingClient(hosts="127.0.0.1:1")
+    assert isinstance(vars(client)["_data_watchers"], WatchersByPath)
