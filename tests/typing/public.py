@@ -100,6 +100,7 @@ def one_loop(connector: ZookeeperConsumerConnector) -> None:
     connector.run(handle, Whitelist("a.*"))
     connector.run(handle, {"t": 2}, stop_on=(SIGTERM, SIGINT), shutdown_timeout=20)
     connector.run(handle, ["t"], tracer=True)
+    connector.run(lambda message: print(message.value), ["t"])
     connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
     for message in connector.messages(connector.create_message_streams_by_filter(Whitelist("a"), 1, StringDecoder())):
         assert_type(message.key, str | None)
@@ -123,6 +124,9 @@ def balanced(connector: ZookeeperConsumerConnector, letters: DeadLetterTopic) ->
     async def handle_coroutine(message: BalancedMessage[bytes, bytes]) -> None:
         assert_type(message.value, bytes)
 
+    async def handle_batch(messages: list[BalancedMessage[bytes, bytes]]) -> list[Later | None]:
+        return [Later(5) if message.key else None for message in messages]
+
     summary = connector.run(handle_balanced, "t", concurrency=64, key_decoder=StringDecoder())
     assert_type(summary, RunSummary)
     assert_type((summary.handled, summary.failed, summary.parked, summary.dead), tuple[int, int, int, int])
@@ -132,7 +136,15 @@ def balanced(connector: ZookeeperConsumerConnector, letters: DeadLetterTopic) ->
     connector.run(handle, "t", concurrency=64, key_decoder=StringDecoder())
     connector.run(handle, "t", concurrency=8, order="none", executor="processes", retry=retry, dead_letter=letters)
     connector.run(handle, "t", concurrency=8, failure_limit=FailureLimit(consecutive=10), until="end")
-    connector.run(handle, "t", concurrency=8, order="any")  # type: ignore[arg-type]
+    connector.run(handle_batch, "t", concurrency=8, batch=100, executor="asyncio")
+    connector.run(lambda message: message.ack(), "t", concurrency=8)
+    connector.run(lambda message: print(message.attempt), "t")  # type: ignore[attr-defined]
+    connector.run(handle_balanced, "t")  # type: ignore[arg-type]
+    connector.run(handle, "t", retry=retry)  # type: ignore[call-overload]
+    connector.run(handle, "t", concurrency=8, executor="asyncio")  # type: ignore[call-overload]
+    connector.run(handle, "t", concurrency=8, batch=100)  # type: ignore[arg-type]
+    connector.run(handle_batch, "t", concurrency=8)  # type: ignore[arg-type]
+    connector.run(handle, "t", concurrency=8, order="any")  # type: ignore[call-overload]
     assert_type(connector.balance, BalanceState | None)
     assert_type(connector.state.balance, tuple[str, ...])
 
@@ -140,7 +152,7 @@ def balanced(connector: ZookeeperConsumerConnector, letters: DeadLetterTopic) ->
 def telemetry(connector: ZookeeperConsumerConnector) -> None:
     assert_type(connector.health(), Health)
     assert_type((connector.health().ready, connector.health().reasons), tuple[bool, tuple[str, ...]])
-    connector.run(print, "t", tracer="yes")  # type: ignore[arg-type]
+    connector.run(print, "t", tracer="yes")  # type: ignore[call-overload]
 
 
 class Listener(ConsumerRebalanceListener):

@@ -249,7 +249,7 @@ def test_run_without_a_tracer_makes_no_span(
 
 def test_something_else_than_a_tracer_is_refused() -> None:
     with pytest.raises(TypeError, match="tracer must be a tracer of OpenTelemetry or True, not 'yes'"):
-        ZookeeperConsumerConnector(zookeeper_connect="zk", group_id="g").run(print, "t", tracer="yes")  # type: ignore[arg-type]
+        ZookeeperConsumerConnector(zookeeper_connect="zk", group_id="g").run(print, "t", tracer="yes")  # type: ignore[call-overload]
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

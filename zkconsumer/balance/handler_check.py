@@ -5,14 +5,49 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry_policy import Retry
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from zkconsumer.balance.balanced_message import BalancedMessage
+    from zkconsumer.balance.dead_letters import DeadLetterTarget
+    from zkconsumer.core.topic_filter import TopicFilter
+    from zkconsumer.streams.message import Decoder, MessageAndMetadata
+
+    PlainHandler = Callable[[MessageAndMetadata[Any, Any]], object]
+    BalancedHandler = Callable[[BalancedMessage[Any, Any]], object]
+    CoroutineHandler = Callable[[BalancedMessage[Any, Any]], Coroutine[Any, Any, object]]
+    BatchHandler = Callable[[list[BalancedMessage[Any, Any]]], object]
+    RunTopics = str | Iterable[str] | Mapping[str, int] | TopicFilter | None
+
 Handler = Callable[..., Any]
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of each run, for type checkers."""
+
+    workers: int
+    key_decoder: Decoder[Any] | None
+    value_decoder: Decoder[Any] | None
+    stop_on: Iterable[int]
+    shutdown_timeout: float
+    tracer: Tracer | bool | None
+
+
+class BalancedRunOptions(RunOptions, total=False):
+    """Options of a run with ``concurrency``, for type checkers."""
+
+    order: Literal["key", "partition", "none"]
+    retry: Retry | None
+    dead_letter: DeadLetterTarget
+    failure_limit: FailureLimit | None
+    until: Any
 
 
 def handler_name(handler: object) -> str:

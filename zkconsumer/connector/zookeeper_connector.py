@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from threading import get_native_id
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.config import ConsumerConfig
@@ -31,9 +31,18 @@ if TYPE_CHECKING:
 
     from zkconsumer.balance.balance_state import BalanceState, RunSummary
     from zkconsumer.balance.dead_letters import DeadLetterTarget
+    from zkconsumer.balance.handler_check import (
+        BalancedHandler,
+        BalancedRunOptions,
+        BatchHandler,
+        CoroutineHandler,
+        Handler,
+        PlainHandler,
+        RunOptions,
+        RunTopics,
+    )
     from zkconsumer.balance.retry_policy import Retry
     from zkconsumer.balance.work import Executor
-    from zkconsumer.connector.handler_loop import Handler
     from zkconsumer.core.topic_filter import TopicFilter
     from zkconsumer.member.listener import ConsumerRebalanceListener
     from zkconsumer.offsets.store import OffsetStore
@@ -181,10 +190,56 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
             return self._subscription.all_streams()
         return self._subscription.merge_chosen(streams)
 
+    @overload
+    def run(
+        self,
+        handler: PlainHandler,
+        topics: RunTopics = None,
+        *,
+        concurrency: None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunSummary: ...
+
+    @overload
+    def run(
+        self,
+        handler: BalancedHandler,
+        topics: RunTopics = None,
+        *,
+        concurrency: int,
+        executor: Literal["threads", "processes"] | Executor = "threads",
+        batch: Literal[1] = 1,
+        **options: Unpack[BalancedRunOptions],
+    ) -> RunSummary: ...
+
+    @overload
+    def run(
+        self,
+        handler: CoroutineHandler,
+        topics: RunTopics = None,
+        *,
+        concurrency: int,
+        executor: Literal["asyncio"],
+        batch: Literal[1] = 1,
+        **options: Unpack[BalancedRunOptions],
+    ) -> RunSummary: ...
+
+    @overload
+    def run(
+        self,
+        handler: BatchHandler,
+        topics: RunTopics = None,
+        *,
+        concurrency: int,
+        executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
+        batch: int,
+        **options: Unpack[BalancedRunOptions],
+    ) -> RunSummary: ...
+
     def run(
         self,
         handler: Handler,
-        topics: str | Iterable[str] | Mapping[str, int] | TopicFilter | None = None,
+        topics: RunTopics = None,
         *,
         concurrency: int | None = None,
         order: Literal["key", "partition", "none"] = "key",

@@ -23,7 +23,7 @@ def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: 
     with pytest.raises(TypeError, match="cannot be pickled"):
         join().run(lambda message: None, "events", concurrency=2, executor="processes")
     with pytest.raises(TypeError, match="wants a coroutine function"):
-        join().run(handlers.by_value, "events", concurrency=2, executor="asyncio")
+        join().run(handlers.by_value, "events", concurrency=2, executor="asyncio")  # type: ignore[call-overload]
     executors: list[Literal["threads", "processes"]] = ["threads", "processes"]
     for executor in executors:
         with pytest.raises(TypeError, match=r'coroutine function: give executor="asyncio"'):
@@ -31,7 +31,7 @@ def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: 
     with pytest.raises(TypeError, match=r'concurrency= and executor="asyncio"'):
         join().run(coroutine, "events")
     with pytest.raises(ValueError, match="executor must be one of 'threads', 'processes', 'asyncio', not 'fibres'"):
-        join().run(handlers.by_value, "events", concurrency=2, executor="fibres")  # type: ignore[arg-type]
+        join().run(handlers.by_value, "events", concurrency=2, executor="fibres")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="a worker process has no tracer"):
         join().run(handlers.by_value, "events", concurrency=2, executor="processes", tracer=True)
     assert "/consumers/g/ids" not in cluster.zookeeper.tree("/")

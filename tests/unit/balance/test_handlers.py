@@ -54,7 +54,7 @@ def test_handlers_that_take_no_or_two_arguments_are_refused(form: dict[str, Any]
     wrong = [coroutine_of_none] if form.get("executor") == "asyncio" else [none, two, only_by_name, partial(two, 1, 2)]
     for handler in wrong:
         with pytest.raises(TypeError, match=r"is called with one argument, the message .*cannot be"):
-            connector.run(handler, "events", **form)  # type: ignore[arg-type]
+            connector.run(handler, "events", **form)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
