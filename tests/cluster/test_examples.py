@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import produce_to, unique
+from tests.cluster.conftest import owners_of, produce_to, unique
 from tests.cluster.in_process import offsets_of
 from tests.cluster.kafka_tools import tool_command
 from tests.cluster.operator_commands import OperatorCommands
@@ -48,9 +48,7 @@ def test_the_tutorial_beside_kafkas_console_consumer(cluster: DevCluster, events
     code = code.replace('"events"', repr(events))
 
     def owners() -> dict[str, int]:
-        path = f"/consumers/tutorial/owners/{events}"
-        names = zookeeper.get_children(path) if zookeeper.exists(path) else []
-        return Counter(zookeeper.get(f"{path}/{name}")[0].decode() for name in names)
+        return Counter(owners_of(zookeeper, "tutorial", events).values())
 
     console = tool_command("1.1.1", "kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper_connect)
     console += ["--topic", events, "--consumer-property", "group.id=tutorial"]
