@@ -275,6 +275,10 @@ def _wrong(serve: Serve, staged: Staged) -> int:
     return sum(samples.get(label.format(*place)) != offset for place, offset in staged.committed.items())
 
 
+def _memory(serve: Serve) -> dict[str, int]:
+    return {"now": round(serve.megabytes("VmRSS")), "most": round(serve.megabytes("VmHWM"))}
+
+
 def _commands(staged: Staged) -> Iterator[tuple[str, dict[str, float]]]:
     """What the commands take: seconds of wall time and of CPU time, and their exit codes."""
     for words in (
@@ -318,12 +322,13 @@ def measure(groups: int, partitions: int, seconds: float, zookeeper: str | None)
             time.sleep(INTERVAL)
             told("committing", _over(staged, serve, seconds, lambda: committing.count))
             told("answers_committing", _answers(serve, staged))
+            told("megabytes_so_far", _memory(serve))
             told("seconds_until_shown", sorted(_delays(serve, staged, 8)))
             committing.ended.set()
             committing.join(_LAST)
             told("wrong_offsets", _wrong(serve, staged))
             told("differences", serve.samples()["zkconsumer_serve_differences_total"])
-            told("megabytes", {"now": round(serve.megabytes("VmRSS")), "most": round(serve.megabytes("VmHWM"))})
+            told("megabytes", _memory(serve))
         finally:
             committing.ended.set()
             serve.process.terminate()
