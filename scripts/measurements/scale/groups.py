@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to
@@ -85,7 +86,7 @@ class Staged:
             try:
                 produce_to(self.kafka.address, LARGE, (b"x" for _ in range(2 * self.large)), partitions=self.large)
                 return
-            except AssertionError:  # it waits for 20 s
+            except (AssertionError, KafkaException):  # it waits for 20 s
                 if not left:
                     raise
 

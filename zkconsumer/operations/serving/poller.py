@@ -34,7 +34,7 @@ MOST_POINTS = 360
 LEAST_POINTS = 10
 """Bounds of a group's history in readings: an hour at the default interval."""
 HISTORY_VALUES = 4_000_000
-"""The most lags that the histories of all groups hold together, 8 bytes each."""
+"""The most lags that the histories of all groups hold together, 4 bytes each."""
 _LEAST_PAUSE = 0.1
 """The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
 _PARTLY = 1.0

@@ -25,6 +25,8 @@ CHANGED_NODES = 100_000
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""
+_SHORT = (1 << 31) - 1
+"""The largest lag that takes four bytes. A point with a larger one takes eight for each of its lags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,8 @@ def _point(before: WatchedGroup, snapshot: GroupSnapshot, lags: Mapping[TopicPar
     partitions = tuple(lags)
     if before.points and before.points[-1].partitions == partitions:
         partitions = before.points[-1].partitions  # one tuple for all points, not one each
-    return LagPoint(snapshot.taken, partitions, array("q", (_UNKNOWN if lag is None else lag for lag in lags.values())))
+    known = [_UNKNOWN if lag is None else lag for lag in lags.values()]
+    return LagPoint(snapshot.taken, partitions, array("i" if max(known, default=0) <= _SHORT else "q", known))
 
 
 def _windows(
