@@ -218,6 +218,13 @@ class LogState:
         return LogState(self.start, self.end, self.leader, message_time, self.replicas, self.in_sync, self.problem)
 
 
+def age_at_offset(lag: int | None, log: LogState | None, now: int) -> int | None:
+    """Return :meth:`GroupSnapshot.lag_ms` of a partition whose ``lag`` is known already."""
+    if not lag or log is None or log.known_time is None:
+        return lag if lag == 0 else None
+    return max(0, now - log.known_time)
+
+
 def gone_before(offset: int | None, log: LogState | None) -> int:
     """Return the messages from a committed offset on that were deleted before they were read, 0 if none is known."""
     return 0 if offset is None or offset < 0 or log is None else max(0, (log.start or 0) - offset)
@@ -418,14 +425,7 @@ class GroupSnapshot:
 
     def lag_ms(self, partition: TopicPartition) -> int | None:
         """Return the age of the message at the committed offset in milliseconds, 0 without a lag, None if unknown."""
-        return self.age_of(partition, self.lag(partition))
-
-    def age_of(self, partition: TopicPartition, lag: int | None) -> int | None:
-        """Return :meth:`lag_ms` for a ``lag`` that is known already."""
-        log = self.logs.get(partition)
-        if not lag or log is None or log.known_time is None:
-            return lag if lag == 0 else None
-        return max(0, self.taken - log.known_time)
+        return age_at_offset(self.lag(partition), self.logs.get(partition), self.taken)
 
     def gone(self, partition: TopicPartition) -> int:
         """Return the messages from :meth:`committed` on that were deleted before they were read."""

@@ -206,7 +206,7 @@ class _NoBytes:
         return b""
 
 
-class Answer:
+class QueuedAnswer:
     """The answer to a request of :func:`queued_together` but the last one.
 
     Kazoo's connection thread sets it. Its results cost kazoo a lock and a condition each.
@@ -244,7 +244,7 @@ def queued_together(client: KazooClient, requests: Sequence[Any]) -> list[Any]:
     and at each the connection thread may take the interpreter.
     """
     last = client.handler.async_result()
-    results: list[Any] = [*(Answer() for _ in requests[1:]), last]
+    results: list[Any] = [*(QueuedAnswer() for _ in requests[1:]), last]
     first = results[0]
     if client._call(requests[0], first) is False:
         for result in results[1:]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, age_at_offset
 from zkconsumer.operations.serving.burrow_rules import EXPIRE_GROUP, NO_COMMIT, CommitWindow, ObservedCommit
 from zkconsumer.operations.stalled_partitions import Progress, after
 
@@ -188,7 +188,7 @@ def _read_lags(snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None
     found = {}
     for tp, lag in lags.items():
         if lag is not None:
-            late = snapshot.age_of(tp, lag)
+            late = age_at_offset(lag, snapshot.logs.get(tp), snapshot.taken)
             found[tp] = KnownLag(lag, None if late is None else late / 1000, snapshot.taken)
     return found
 
