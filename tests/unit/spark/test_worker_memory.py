@@ -14,7 +14,7 @@ from zkconsumer.spark.range_reader import REUSED
 PROGRAM = """
 import gc
 from tests.unit.spark.test_worker_memory import read_in_vain, read_nothing
-print(gc.get_freeze_count() > 0)
+print(gc.get_freeze_count() > 1000)  # CPython 3.12 itself sets some 400 aside
 {first}()
 frozen = gc.get_freeze_count()
 print(frozen > 1000, gc.isenabled())
