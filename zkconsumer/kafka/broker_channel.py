@@ -281,19 +281,19 @@ class BrokerChannel:
             raise ValueError(f"no fetch {correlation_id} is outstanding")
 
     def exchange(
-        self, request: ApiRequest, deadline: Deadline, max_wait: float = 0.0, answer: Deadline | None = None
+        self, request: ApiRequest, deadline: Deadline, max_wait: float = 0.0, answer: float | None = None
     ) -> dict[str, Any]:
         """Send a request and return its decoded response, for code built on a channel, such as a login.
 
         Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, if the request asks
-        for that. ``answer`` is the time limit of the response, by default that of the request. Fetch responses that
-        come first are kept for ``receive_fetch``. Raises: BrokerUnavailableError, BrokerError.
+        for that. ``answer`` is the time limit of the response in seconds after sending (default: ``deadline``). Fetch
+        responses that come first are kept for ``receive_fetch``. Raises: BrokerUnavailableError, BrokerError.
         """
         correlation_id = self._next(deadline)
         data = request.encode(correlation_id, self._client_id)
         expected = _PendingResponse(correlation_id, request.message, request.version, max_wait, _LARGEST_OTHER)
         self._send(data, expected, deadline)
-        deadline = answer or deadline
+        deadline = deadline if answer is None else Deadline(answer)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)

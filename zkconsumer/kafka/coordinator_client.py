@@ -199,11 +199,11 @@ class OffsetClient:
         who: Membership,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         deadline: Deadline,
-        answer: Deadline | None = None,
+        answer: float | None = None,
     ) -> dict[TopicPartition, BrokerResponseError]:
         """Write offsets in one request. Returns the partitions that the coordinator refused. Raises BrokerError.
 
-        Arguments: ``answer`` is the time limit of the answer, by default that of the request.
+        Arguments: ``answer`` is the time limit of the answer in seconds after sending (default: ``deadline``).
         """
         codes = self.ask(lambda coordinator: coordinator.commit(who, offsets, deadline, answer), deadline)
         asked = f"an offset commit of group {self.group!r}"

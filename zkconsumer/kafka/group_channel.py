@@ -178,11 +178,11 @@ class GroupChannel:
         who: Membership,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         deadline: Deadline,
-        answer: Deadline | None = None,
+        answer: float | None = None,
     ) -> Mapping[TopicPartition, int]:
         """Write offsets, as a member, or without a member id while the group has no members.
 
-        Arguments: ``answer`` is the time limit of the answer, by default that of the request.
+        Arguments: ``answer`` is the time limit of the answer in seconds after sending (default: ``deadline``).
         A :class:`OffsetAndMetadata` is written with its metadata and leader epoch. Returns the error code of each
         partition, 0 if it is written. An error of the group, which the answer repeats for each partition, is raised:
         nothing is written then.
@@ -316,7 +316,7 @@ class GroupChannel:
         values: Values,
         deadline: Deadline,
         max_wait: float = 0.0,
-        answer: Deadline | None = None,
+        answer: float | None = None,
     ) -> dict[str, Any]:
         version = self._versions.get(message)
         if version is None:

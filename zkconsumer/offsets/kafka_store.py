@@ -152,14 +152,10 @@ class KafkaOffsets(NotingStore):
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
         """Write offsets with their notes in one request. Returns what the coordinator refused. Raises BrokerError."""
         deadline = Deadline(timeout)
-        refused = self._notes.commit(offsets, notes, lambda some: self._write(self._nobody, some, deadline))
+        commit, nobody = self._client.commit, self._nobody
+        refused = self._notes.commit(offsets, notes, lambda some: commit(nobody, some, deadline, ANSWERED_WITHIN))
         self._sent(len(offsets))
         return refused
-
-    def _write(
-        self, who: Membership, offsets: SentOffsets, deadline: Deadline
-    ) -> Mapping[TopicPartition, BrokerResponseError]:
-        return self._client.commit(who, offsets, deadline, Deadline(ANSWERED_WITHIN))
 
     def close(self) -> None:
         """Close all connections, for good."""
@@ -281,7 +277,8 @@ class MemberOffsets(KafkaOffsets):
         return {**refused, **unclear, **failures}
 
     def _send(self, who: Membership, offsets: Offsets, notes: Notes, deadline: Deadline) -> Failures:
-        return self._notes.commit(self._with_epochs(offsets), notes, lambda some: self._write(who, some, deadline))
+        commit, sent = self._client.commit, self._with_epochs(offsets)
+        return self._notes.commit(sent, notes, lambda some: commit(who, some, deadline, ANSWERED_WITHIN))
 
     def _may_wait(self, deadline: Deadline) -> bool:
         """Wait a moment; return False if no time is left, or the store is closed."""

@@ -232,16 +232,18 @@ def test_a_silent_coordinator_costs_no_more_than_the_timeout(monkeypatch: pytest
             assert monotonic() - began < IN_TIME / 2
 
 
-def test_the_next_commit_cannot_overtake_an_unanswered_one() -> None:
+@pytest.mark.parametrize("search", [0.0, 1.5], ids=["at once", "after a slow search"])
+def test_the_next_commit_cannot_overtake_an_unanswered_one(search: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that stood still for a moment took the older one last, from the connection that we had given up."""
+    monkeypatch.setattr(kafka_store, "ANSWERED_WITHIN", 2.0)
 
-    def late(peer: Peer) -> None:
-        sleep(0.3)
-        takes({0: 0})(peer)
+    def after(seconds: float, step: Script) -> Script:
+        return lambda peer: (sleep(seconds), step(peer))[1]
 
-    with store_of(says(names(1), late, takes({0: 0}))) as store:  # all on one connection
+    steps = after(search, names(1)), after(1.0, takes({0: 0})), takes({0: 0})
+    with store_of(says(*steps)) as store:  # all on one connection
         for offset in (1, 2):
-            assert store.commit({T0: offset}, 0.1) == {}
+            assert store.commit({T0: offset}, search + 0.7) == {}
 
 
 @pytest.mark.parametrize("steps", [[], [names(1)]], ids=["search", "answer"])

@@ -51,9 +51,7 @@ class Coordinator:
     def endpoint(self) -> Membership:
         return Membership("g")
 
-    def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int], *_: Deadline | None
-    ) -> dict[TopicPartition, int]:
+    def commit(self, who: Membership, offsets: Mapping[TopicPartition, int], *_: object) -> dict[TopicPartition, int]:
         self.commits.append(who)
         self.offsets.append(offsets)
         if len(self.commits) == 1:
