@@ -240,6 +240,7 @@ def download(files: Mapping[str, Checksum], folder: Path, deadline: Deadline, by
     folder ``by_hand``, where the user may put the missing files.
     """
     base = (mirror() or CENTRAL).rstrip("/")
+    deadline = Deadline(deadline.remaining())
     with _fetchers() as threads:
         tasks = [threads.submit(_download, base, path, sum_, folder, deadline) for path, sum_ in files.items()]
         try:
@@ -252,6 +253,7 @@ def download(files: Mapping[str, Checksum], folder: Path, deadline: Deadline, by
                 f" Without a network, put these files into {by_hand}: {' '.join(map(file_name, files))}"
             ) from error
         finally:
+            deadline.expire()  # otherwise an error or Ctrl-C would wait for the other files
             threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -265,8 +267,8 @@ def _download(base: str, path: str, wanted: Checksum, folder: Path, deadline: De
                     if deadline.expired:
                         raise TimeoutError("the time is over")
                     file.write(part)
-        except (OSError, HTTPException) as error:
-            if last or deadline.expired or isinstance(error, urllib.error.HTTPError):
+        except (OSError, HTTPException, ValueError) as error:
+            if last or deadline.expired or isinstance(error, urllib.error.HTTPError | ValueError):
                 raise OSError(str(error)) from error
         else:
             if has(place, wanted):

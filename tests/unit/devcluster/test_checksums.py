@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from io import BytesIO
 from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
 
 import pytest
 
+from tests.timing import scaled
 from zkconsumer.devcluster import JarResolutionError, cache_directory, jars, maven_repository, resolve
 from zkconsumer.devcluster.jars import directory_name
 from zkconsumer.devcluster.maven_repository import (
@@ -118,6 +122,35 @@ def test_without_a_network_jars_are_put_by_hand(one_set: dict[str, Checksum], re
             resolve("org.x:y:1", progress=lambda text: None)
     (folder / "y-1.jar").write_bytes(b"first")
     assert [jar.read_bytes() for jar in resolve("org.x:y:1", progress=lambda text: None)] == [b"first", b"second"]
+
+
+def test_a_mirror_that_is_no_address_is_named(one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "/srv/maven")
+    with pytest.raises(JarResolutionError, match="cannot fetch /srv/maven/.*: unknown url type"):
+        resolve("org.x:y:1", progress=lambda text: None)
+
+
+def test_a_failed_file_ends_the_other_downloads(one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does Ctrl-C. Otherwise a slow download would go on for up to 15 minutes."""
+    begun = Event()
+
+    class EndlessBody(BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            sleep(0.01)
+            return b"x"
+
+    def opened(url: str, deadline: Deadline) -> BytesIO:
+        if "y-1" in url:
+            begun.wait(scaled(10))
+            raise OSError("gone")
+        begun.set()
+        return EndlessBody()
+
+    monkeypatch.setattr(maven_repository, "_open", opened)
+    began = monotonic()
+    with pytest.raises(JarResolutionError, match="gone"):
+        resolve("org.x:y:1", progress=lambda text: None, deadline=scaled(30))
+    assert monotonic() - began < scaled(15)
 
 
 @pytest.mark.parametrize("content", [b"forged, of another length", b"publishex"], ids=["another size", "same size"])
