@@ -103,12 +103,13 @@ class GroupAnalysis:
     def of_later(self, snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot]) -> GroupAnalysis:
         """Return the analysis of a later snapshot of the group.
 
-        If neither members nor owners nor topics have changed, it takes over what it would compute from them again.
+        If neither members nor owners nor topics have changed, it takes over what it would compute from them again. A
+        filter that failed is tried again, since a busy machine alone may have made it exceed its time limit.
         """
         later = GroupAnalysis(snapshot, earlier)
         same = self._strategy is None and _membership(self.snapshot) == _membership(snapshot)
         known = self.__dict__.get("view")
-        if same and (known is None or known.racks == later._racks()):
+        if same and (known is None or (not known.unreadable and known.racks == later._racks())):
             later.__dict__.update((name, self.__dict__[name]) for name in _OF_MEMBERSHIP if name in self.__dict__)
         return later
 

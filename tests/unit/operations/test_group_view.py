@@ -79,6 +79,20 @@ def test_a_failing_filter_leaves_its_member_its_partitions() -> None:
     assert "/consumers/g/ids/g_bad" in GroupAnalysis(snapshot).view.unreadable
 
 
+def test_a_filter_that_was_too_slow_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a filter that exceeded its time limit once counted as unreadable until the members changed."""
+    node = MemberNode(Registration(WHITE_LIST, {"t.*": 1}), stat())
+    snapshot = replace(group_snapshot({"g_a": {"t": 1}}, logs=LOGS), members={ConsumerId("g_a"): node})
+    with monkeypatch.context() as busy:
+        busy.setattr(group_view, "failing_filters", lambda *_, **__: {ConsumerId("g_a"): "did not finish"})
+        before = GroupAnalysis(snapshot)
+        assert before.view.unreadable
+        assert before.expected == {}
+    later = before.of_later(replace(snapshot, taken=NOW + 60_000), ())
+    assert not later.view.unreadable
+    assert later.expected.keys() == {partition(name) for name in LOGS}
+
+
 @pytest.mark.parametrize("strategy", [RANGE, ROUNDROBIN, ROUNDROBIN_OLD], ids=lambda one: one.label)
 def test_the_owners_of_scala_members_tell_the_strategy(strategy: Strategy) -> None:
     bare = group_snapshot(TWO_TOPICS, logs=LOGS_OF_TWO)
