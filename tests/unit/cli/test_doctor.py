@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_file import write_snapshots
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper.node_values import Reading, Wanted
 
 STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 ILL = with_owner(healthy(), "t:1", ephemeral_owner=0, version=3)
@@ -174,3 +176,28 @@ def test_rights_that_cannot_be_read_are_a_problem_of_each_group(cluster: FakeClu
         found = with_rights(cast("ClusterClient", away), snapshots * part)
         assert {one.problems[-1].why for one in found} == {"away"}
         assert away.calls == 1
+
+
+def test_large_groups_have_the_same_time_together_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the rights of a hundred groups had the time of one, and no group had rights when that was over."""
+    monkeypatch.setattr(doctor_cluster, "MOST_RIGHTS", 2)
+    deadlines = []
+
+    class Slow:
+        zookeeper, timeout = "zookeeper:2181", 5.0
+
+        def open_session(self, _: object) -> Slow:
+            return self
+
+        def read_each(self, wanted: list[Wanted], deadline: object) -> Iterator[Reading]:
+            assert len(wanted) <= 2 * doctor_cluster.MOST_RIGHTS
+            deadlines.append(deadline)
+            return (Reading(one, rights=f"rights of {one.path}") for one in wanted)
+
+    groups = [replace(healthy(), group=name) for name in ("a", "b", "c")]
+    found = with_rights(cast("ClusterClient", Slow()), groups)
+    assert len(set(map(id, deadlines))) == len(deadlines) == len(groups)
+    for one in groups:
+        alone = with_rights(cast("ClusterClient", Slow()), [one])
+        assert alone == [taken for taken in found if taken.group == one.group]
+        assert f"/consumers/{one.group}/owners/t/1" in alone[0].acls

@@ -335,12 +335,14 @@ def _read_rights(
     for one in snapshots:
         nodes |= {paths.offset(one.group, tp): one.group for tp in sorted(one.offsets)[:MOST_RIGHTS]}
         nodes |= {paths.owner(one.group, tp): one.group for tp in sorted(one.owners)[:MOST_RIGHTS]}
-    deadline = Deadline(client.timeout)
-    session = client.open_session(deadline)
-    for reading in session.read_each([Wanted(NodePart.RIGHTS, path) for path in nodes], deadline):
-        path = reading.wanted.path
-        if reading.rights:
-            found[nodes[path]][path] = intern(reading.rights)
+    wanted = [Wanted(NodePart.RIGHTS, path) for path in nodes]
+    for begin in range(0, len(wanted), 2 * MOST_RIGHTS):  # as much time for so many nodes as a large group alone has
+        deadline = Deadline(client.timeout)
+        session = client.open_session(deadline)
+        for reading in session.read_each(wanted[begin : begin + 2 * MOST_RIGHTS], deadline):
+            path = reading.wanted.path
+            if reading.rights:
+                found[nodes[path]][path] = intern(reading.rights)
 
 
 def now_ms() -> int:
