@@ -22,15 +22,17 @@ ATTRIBUTES, METHODS, PARAMETERS, SMALL = 15, 12, 8, 60
 LIMITS = {
     # 828 and 358 before groups that are held by watches (700 lines and a file), the closest replica (250 and a file),
     # the history of "serve" with the totals of groups in its metrics (1,300 and three files), and the terminal (900):
-    # top, --watch, help, errors, completion, suggestions, and remedies that mend
-    "hundreds of lines of the package": 862,
+    # top, --watch, help, errors, completion, suggestions, and remedies that mend. 862 before jars from Maven alone,
+    # readings of a thousand groups that share what did not change, and examples in docstrings
+    "hundreds of lines of the package": 870,
     "files of the package": 363,
     "classes with over 15 attributes": 8,
     "classes with over 12 public methods": 20,
     "callbacks assigned after construction": 0,
     "constructors over 8 parameters": 0,
     "circles of imports": 0,
-    "private attributes of other objects: package": 32,
+    # 32 before kazoo's requests that are queued together, and its watchers by path
+    "private attributes of other objects: package": 40,
     "private attributes of other objects: tests": 34,  # 32 before the two functions that asyncio documents for loops
     "names of files that occur more than once": 3,
     "names of classes that occur more than once": 5,
