@@ -63,7 +63,7 @@ def test_an_example_imports_only_existing_names(page: Path) -> None:
                 assert [name.name for name in node.names if importlib.util.find_spec(name.name) is None] == []
 
 
-def test_the_page_for_users_of_other_clients_names_existing_calls() -> None:
+def test_the_page_of_other_clients_names_existing_calls() -> None:
     page = (DOCS / "coming-from.md").read_text(encoding="utf-8")
     owners = {"connector": zkconsumer.ZookeeperConsumerConnector, "stream": zkconsumer.KafkaStream}
     owners["message"] = zkconsumer.MessageAndMetadata

@@ -262,7 +262,7 @@ def _download(base: str, path: str, wanted: Checksum, folder: Path, deadline: De
     place = folder / file_name(path)
     for last in (False, True):
         try:
-            with _open(f"{base}/{path}", deadline) as answer, place.open("wb") as file:
+            with open_address(f"{base}/{path}", deadline) as answer, place.open("wb") as file:
                 while part := answer.read(_PART_BYTES):
                     if deadline.expired:
                         raise TimeoutError("the time is over")
@@ -285,7 +285,8 @@ def _fetchers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_FETCHERS, thread_name_prefix="zkconsumer-maven")
 
 
-def _open(url: str, deadline: Deadline) -> BinaryIO:
+def open_address(url: str, deadline: Deadline) -> BinaryIO:
+    """Return the body of an answer. Raises: OSError, ValueError for an address that is none."""
     timeout = deadline.bounded(_FETCH_TIMEOUT_S) or 0.001
     answer = urllib.request.urlopen(url, timeout=timeout, context=_trust(system_bundle()))  # noqa: S310 - the user's own
     return cast("BinaryIO", answer)
@@ -300,7 +301,7 @@ def _ask(base: str, path: str, deadline: Deadline) -> Checksum:
     for algorithm, length in _PUBLISHED.items():
         url = f"{base}/{path}.{algorithm}"
         try:
-            with _open(url, deadline) as answer:
+            with open_address(url, deadline) as answer:
                 text = answer.read(_LONGEST_ANSWER).decode("latin-1")
         except (OSError, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code == _NOT_FOUND:

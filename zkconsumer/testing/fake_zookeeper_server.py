@@ -84,7 +84,7 @@ class ConnectionRequests:
             _EXISTS: self._exists,
             _GET: self._get,
             _SET: self._set,
-            _GET_ACL: self._get_acl,
+            _GET_ACL: self.get_acl,
             _SET_ACL: self._set_acl,
             _CHILDREN: self._get_children,
             _CHILDREN2: self._get_children2,
@@ -184,7 +184,8 @@ class ConnectionRequests:
         self._zookeeper.write(path, data, version)
         self._stat(body, path)
 
-    def _get_acl(self, reader: WireReader, body: WireWriter) -> None:
+    def get_acl(self, reader: WireReader, body: WireWriter) -> None:
+        """Answer a request for the rights of a node."""
         path = _path(reader)
         self._zookeeper.expect(path)
         INT32.write(body, 1)

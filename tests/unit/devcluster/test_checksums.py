@@ -146,7 +146,7 @@ def test_a_failed_file_ends_the_other_downloads(one_set: dict[str, Checksum], mo
         begun.set()
         return EndlessBody()
 
-    monkeypatch.setattr(maven_repository, "_open", opened)
+    monkeypatch.setattr(maven_repository, "open_address", opened)
     began = monotonic()
     with pytest.raises(JarResolutionError, match="gone"):
         resolve("org.x:y:1", progress=lambda text: None, deadline=scaled(30))

@@ -224,7 +224,7 @@ def test_a_user_whose_name_no_client_can_decode_harms_nobody(
         BYTES.write(body, b"\xed\xa0\xbd\xed\xb8\x80:hash")
         body.data += bytes(68)
 
-    monkeypatch.setattr(ConnectionRequests, "_get_acl", rights)
+    monkeypatch.setattr(ConnectionRequests, "get_acl", rights)
     source = source_of(sources, cluster.zookeeper_connect)
     for found in (source.snapshot("g"), dict(source.snapshots(["g"]))["g"]):
         assert isinstance(found, GroupSnapshot)
