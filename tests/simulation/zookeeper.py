@@ -64,9 +64,14 @@ class SimulatedZooKeeper(FakeZooKeeper):
                 session.heard = world().now  # a new leader gives every session its whole timeout
             return
         for session in self.sessions:
-            if session.session_id and world().now - session.heard > self.session_timeout:
-                world().note(f"server expires session {session.session_id} of {session.process}")
-                session.expire_unnoticed()
+            if self._is_silent(session):
+                with self.at_once():  # a process that stands still amid a request holds the server up
+                    if self._is_silent(session):  # otherwise an answer since then would be of a session that has ended
+                        world().note(f"server expires session {session.session_id} of {session.process}")
+                        session.expire_unnoticed()
+
+    def _is_silent(self, session: SimulatedSession) -> bool:
+        return session.session_id != 0 and world().now - session.heard > self.session_timeout
 
 
 class SimulatedSession(FakeSession):
