@@ -26,7 +26,7 @@ from tests.timing import scaled
 from zkconsumer.errors import UnsupportedVersionError
 from zkconsumer.zookeeper import KAZOO_BEFORE, KAZOO_FROM, check_kazoo
 from zkconsumer.zookeeper import registry_security as security
-from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection, WatchingClient
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = "2.11.0"
@@ -40,6 +40,7 @@ OVERRIDDEN = {
     (ConnectionHandler, "_read_socket"): "(self, read_timeout)",
     (ConnectionHandler, "_send_request"): "(self, read_timeout, connect_timeout)",
     (ConnectionHandler, "_write"): "(self, msg, timeout)",
+    (KazooClient, "_reset_watchers"): "(self)",
     (SequentialThreadingHandler, "create_connection"): "(self, *args, **kwargs)",
     (SequentialThreadingHandler, "select"): "(self, *args, **kwargs)",
     (SequentialThreadingHandler, "spawn"): "(self, func, *args, **kwargs)",
@@ -72,6 +73,7 @@ USED: dict[type, dict[str, set[str]]] = {
     KazooClient: {
         "start_async": {"_connection"},
         "_reset_watchers": {"_child_watchers", "_data_watchers"},
+        "_session_callback": {"_reset_watchers"},
         "_call": {"_state", "_queue", "append", "_connection", "_write_sock"},
     },
     # a handler that cannot start its second thread stops the first
@@ -86,6 +88,7 @@ USED: dict[type, dict[str, set[str]]] = {
 OURS: list[type] = [
     ServerConnection,
     NamedHandler,
+    WatchingClient,
     *(kind for kind in vars(security).values() if inspect.isclass(kind)),
 ]
 
@@ -106,7 +109,7 @@ def _overrides() -> Iterator[tuple[type, str]]:
                 continue
             for name, value in vars(base).items():
                 if callable(value) and not (name.startswith("__") and name.endswith("__")):
-                    for theirs in (ConnectionHandler, SequentialThreadingHandler):
+                    for theirs in (ConnectionHandler, SequentialThreadingHandler, KazooClient):
                         if issubclass(base, theirs) and hasattr(theirs, name):
                             yield theirs, name
 

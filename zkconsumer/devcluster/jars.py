@@ -89,6 +89,10 @@ def resolve(
                 known = _known(target) or _make(target, fill, report, deadline)
         except TimeoutError as late:
             raise JarResolutionError(f"{' '.join(coordinates)}: {late}") from late
+        except OSError as error:
+            raise JarResolutionError(
+                f"{' '.join(coordinates)} cannot be kept in the cache: {error}. ZKCONSUMER_CACHE names another folder."
+            ) from error
     maven_repository.verify(target, known)
     return [target / name for name in sorted(known)]
 

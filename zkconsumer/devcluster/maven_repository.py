@@ -48,9 +48,18 @@ def mirror() -> str | None:
     """Return the repository to use in place of Maven Central, or None.
 
     It is ``ZKCONSUMER_MAVEN_REPOSITORY`` if set, else the mirror for ``central`` in ``~/.m2/settings.xml``.
+    Raises: JarResolutionError for an address with a password, which errors and Ivy's output would show.
     """
-    if os.environ.get("ZKCONSUMER_MAVEN_REPOSITORY"):
-        return os.environ["ZKCONSUMER_MAVEN_REPOSITORY"]
+    found = os.environ.get("ZKCONSUMER_MAVEN_REPOSITORY") or _mirror_of_maven()
+    if found is not None and "@" in found.partition("//")[2].partition("/")[0]:
+        raise JarResolutionError(
+            "the Maven mirror's address (ZKCONSUMER_MAVEN_REPOSITORY, or that of ~/.m2/settings.xml) has a user or a"
+            " password, which cannot be sent: name an address without, or a proxy that logs in"
+        )
+    return found
+
+
+def _mirror_of_maven() -> str | None:
     try:
         root = ET.parse(Path.home() / ".m2" / "settings.xml").getroot()  # noqa: S314 - the user's own file
     except (OSError, ET.ParseError, RuntimeError):

@@ -130,6 +130,22 @@ def test_a_mirror_that_is_no_address_is_named(one_set: dict[str, Checksum], monk
         resolve("org.x:y:1", progress=lambda text: None)
 
 
+def test_a_mirrors_password_is_not_shown(one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "https://me:secret@mirror:8081/maven")
+    with pytest.raises(JarResolutionError, match="has a user or a password") as refused:
+        resolve("org.x:y:1", progress=lambda text: None)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(JarResolutionError, match="cannot be kept in the cache: .*file.*ZKCONSUMER_CACHE names"):
+        resolve("org.x:y:1", progress=lambda text: None)
+
+
 def test_a_failed_file_ends_the_other_downloads(one_set: dict[str, Checksum], monkeypatch: pytest.MonkeyPatch) -> None:
     """So does Ctrl-C. Otherwise a slow download would go on for up to 15 minutes."""
     begun = Event()

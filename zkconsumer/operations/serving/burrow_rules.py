@@ -68,7 +68,7 @@ class CommitWindow:
 
     def __init__(self, commits: Sequence[ObservedCommit] = (), ends: Sequence[LogEnd] = ()) -> None:
         self._commits = array("q", chain.from_iterable(map(_commit_numbers, commits)))
-        self._ends = array("q", chain.from_iterable((_bounded(one.end), one.time) for one in ends))
+        self._ends = array("q", chain.from_iterable((_bounded(one.end), _bounded(one.time)) for one in ends))
 
     @classmethod
     def _of(cls, commits: array[int], ends: array[int]) -> CommitWindow:
@@ -118,7 +118,7 @@ class CommitWindow:
         earlier = self._ends
         if len(earlier) > 2 and earlier[-1] - earlier[-3] < OFFSET_REFRESH * 1000:
             earlier = earlier[:-2]
-        return self._of(self._commits, (earlier + array("q", (_bounded(end), now)))[-2 * INTERVALS :])
+        return self._of(self._commits, (earlier + array("q", (_bounded(end), _bounded(now))))[-2 * INTERVALS :])
 
     def with_commit(self, commit: ObservedCommit) -> CommitWindow:
         """Return the window with this commit, or the same window if the commit is not newer than the last one."""
@@ -164,7 +164,8 @@ _UNKNOWN = -(1 << 63)
 
 def _commit_numbers(commit: ObservedCommit) -> tuple[int, ...]:
     lag = _UNKNOWN if commit.lag is None else _bounded(commit.lag)
-    return _bounded(commit.offset), commit.time, commit.observed, lag, commit.order
+    times = _bounded(commit.time), _bounded(commit.observed)
+    return _bounded(commit.offset), *times, lag, _bounded(commit.order)
 
 
 def _bounded(number: int) -> int:

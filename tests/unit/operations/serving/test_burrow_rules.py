@@ -104,3 +104,11 @@ def test_log_ends_cover_minutes_however_often_they_are_read(pauses: list[int]) -
     assert len(kept) <= 10
     assert all(later - earlier >= 30_000 for earlier, later in pairwise(kept[:-1]))
     assert not pauses or made.ends[-1].end == len(pauses) - 1
+
+
+@pytest.mark.parametrize("huge", [2**64, -(2**64)])
+def test_numbers_beyond_64_bits_are_taken_for_the_nearest(huge: int) -> None:
+    """A file of snapshots, or an offset node of anybody, may hold them."""
+    made = CommitWindow([ObservedCommit(huge, huge, huge, huge, huge)], [LogEnd(huge, huge)]).with_end(huge, huge)
+    assert made.commits[0].offset in (2**63 - 1, 1 - 2**63)
+    assert status_of(made, NOW) is BurrowStatus.OK
