@@ -60,7 +60,7 @@ def on_sqlite(path: Path) -> Places:
     """Return a database of SQLite in a file. It does not wait for the disk, since no machine fails here."""
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(path, timeout=10)
+        connection = sqlite3.connect(path, timeout=10, check_same_thread=False)  # the test closes them all
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 

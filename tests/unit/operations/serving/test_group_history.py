@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -34,8 +35,18 @@ START = NOW // 600_000 * 600 + 600
 HOSTILE = "<script>\x00\ud800'; DROP TABLE groups"
 
 
+@pytest.fixture(autouse=True)
+def closed_histories() -> Iterator[None]:
+    """From Python 3.13 on, a connection to SQLite that is left open fails whatever test runs then."""
+    yield
+    while Watch.begun:
+        Watch.begun.pop().close()
+
+
 class Watch:
     """A server without threads: readings and clocks are pushed, and the history looks after each."""
+
+    begun: ClassVar[list[GroupHistory]] = []
 
     def __init__(self, path: Path, limits: Limits | None = None, name: str = "g") -> None:
         self.path, self.limits, self.name = str(path), limits, name
@@ -48,6 +59,7 @@ class Watch:
             lambda: self.board, self.path, self.limits, clock=lambda: self.now, monotonic=lambda: self.passed
         )
         self.history.open()
+        self.begun.append(self.history)
         return self.history
 
     def read(self, offset: int, end: int, owned: bool = True, seconds: float = 60.0, failure: str = "") -> None:
