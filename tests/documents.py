@@ -14,7 +14,7 @@ from zkconsumer.config.config_definition import ConfigKey, keys_of
 from zkconsumer.config.consumer_config import OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.member.coordinator import state_machine as brokers
+from zkconsumer.member.brokers import state_machine as brokers
 from zkconsumer.member.zookeeper import state_machine as zookeeper
 from zkconsumer.operations.doctor import CHECKS
 from zkconsumer.operations.doctor.findings import DOCS_PAGE

@@ -47,7 +47,7 @@ LONG = [
         "kafka/test_compression",
         "kafka/test_message_set",
         "kafka/test_security",
-        "member/coordinator/test_faults",
+        "member/brokers/test_faults",
         "member/zookeeper/test_recreated_topics",
         "operations/serving/test_group_history",
         "operations/serving/test_server",

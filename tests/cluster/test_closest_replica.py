@@ -14,7 +14,7 @@ from tests.internals import member_of
 from tests.timing import eventually
 from zkconsumer import TopicPartition
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
-from zkconsumer.fetch import fetcher
+from zkconsumer.fetch import replica_choice
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -38,7 +38,7 @@ def two_racks() -> Iterator[tuple[str, tuple[EmbeddedKafka, ...]]]:
 def test_a_follower_is_read_dies_and_comes_back(
     two_racks: tuple[str, tuple[EmbeddedKafka, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "LEADER_STAYS", 1.0)
+    monkeypatch.setattr(replica_choice, "LEADER_STAYS", 1.0)
     zookeeper, (leader, follower) = two_racks
     topic = unique("racks")
     place, bootstrap = TopicPartition(topic, 0), f"{leader.address},{follower.address}"

@@ -17,7 +17,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import EARLIEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline

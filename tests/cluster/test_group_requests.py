@@ -25,7 +25,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
+from zkconsumer.member.brokers.leader_assignment import assign_group, protocol_offers
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

@@ -14,12 +14,12 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
+from zkconsumer.member.zookeeper.model_registration import ModelRegistration
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -56,7 +56,7 @@ LIMITS = {
 class InlineCommitter(Committer):
     """The committer without its thread: a commit happens in the call that asks, after the call of ``meanwhile``."""
 
-    def __init__(self, name: str, store: DualStore, lease: Lease, settings: CommitSettings, **options: Any) -> None:
+    def __init__(self, name: str, store: MemberStore, lease: Lease, settings: CommitSettings, **options: Any) -> None:
         """Commits are asked for, and do not come by a timer."""
         super().__init__(name, store, lease, CommitSettings(interval=None, timeout=settings.timeout), **options)
 

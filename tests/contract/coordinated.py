@@ -17,7 +17,7 @@ from zkconsumer.assignors.java_consumer_assignors import RangeGroupAssignor
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import protocol_offers
+from zkconsumer.member.brokers.leader_assignment import protocol_offers
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster

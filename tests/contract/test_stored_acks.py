@@ -15,7 +15,7 @@ from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.zookeeper import paths
@@ -121,7 +121,7 @@ def test_delete_group_of_the_old_tools_takes_all_and_begins_anew(zookeeper: Serv
     (position,) = one.claim()
     assert (position.consumed, position.ledger_start.note, dict(position.stored.pointers)) == (None, None, {})
     position.begin(0)
-    position.ledger = MessageLedger(position, 0)
+    position.ledger = BalancedLedger(position, 0)
     assert read(position, range(10)) == list(range(10))
     position.ledger.finish([5])
     one.commit()
@@ -137,7 +137,7 @@ def test_two_hundred_partitions_and_a_large_note_are_written(zookeeper: Served) 
         read(position, range(100, 140))
         ledger_of(position).finish(range(101, 140, 2))
     large = tuple(sorted(Random(1).sample(range(100, 1_000_100), 50_000)))
-    positions[0].ledger = MessageLedger(positions[0], 100, FinishedNote(100, (Finished(100, 1_000_100, large),)))
+    positions[0].ledger = BalancedLedger(positions[0], 100, FinishedNote(100, (Finished(100, 1_000_100, large),)))
     positions[0].ledger.touch()
     one.commit()
     assert all(server.note(tp) is not None for tp in partitions)

@@ -13,9 +13,9 @@ from tests.simulation.balanced_promises import BalancedObserver, Handling
 from tests.simulation.members import CALL, SLOWEST, Member, StreamsApplication, tp_of
 from tests.simulation.scenario import SLOW_FOR, STANDS, Scenario
 from zkconsumer import PENDING, Later, Reject, Retry
+from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.simulation.faults import Faults
 from tests.simulation.scenario import Scenario
-from zkconsumer.fetch import fetcher, response_handler
+from zkconsumer.fetch import replica_choice
 
 NOT_AVAILABLE = 78
 
@@ -45,5 +45,5 @@ class FollowersScenario(Scenario):
     faults_class = FollowerFaults
 
     def choose_properties(self) -> dict[str, Any]:
-        vars(fetcher)["LEADER_STAYS"], vars(response_handler)["REPLICA_STAYS"] = 3.0, 10.0
+        vars(replica_choice).update(LEADER_STAYS=3.0, REPLICA_STAYS=10.0)
         return {**super().choose_properties(), "client.rack": "b"}

@@ -17,7 +17,7 @@ from zkconsumer.core.consumer_protocol import RebalanceProtocol, decode_assignme
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.member.coordinator import leader_assignment
+from zkconsumer.member.brokers import leader_assignment
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 

@@ -31,7 +31,7 @@ from tests.simulation.scheduler import Process, world
 from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer import cli
 from zkconsumer.cli.offsets import write_report
-from zkconsumer.core.offset_file_formats import parse_backup
+from zkconsumer.core.offset_file_formats import parse_undo_file
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import snapshot_reader
@@ -147,7 +147,7 @@ class OperatedObserver(Observer):
     def _allowed(self, operator: OperatorProcess, tp: TopicPartition, before: int | None, offset: int | None) -> None:
         if operator.undo_file is None:
             return
-        saved = parse_backup(operator.undo_file.read_text()).saved.get(tp) if operator.undo_file.exists() else None
+        saved = parse_undo_file(operator.undo_file.read_text()).saved.get(tp) if operator.undo_file.exists() else None
         kept = None if saved is None or saved.before is None else saved.before.valid
         if saved is None or kept != before:
             self.broke(f"{tp}: {operator} overwrote {before}, and its undo file has {saved and kept}")

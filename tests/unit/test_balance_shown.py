@@ -11,7 +11,7 @@ from tests.balanced_run import T0, at_work, running
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer.balance.outcomes import Reject
-from zkconsumer.ownership import message_ledger
+from zkconsumer.ownership import balanced_ledger
 from zkconsumer.runtime.metrics import BucketsValue
 from zkconsumer.testing import FakeCluster
 
@@ -64,7 +64,7 @@ def test_a_handler_beyond_its_time_is_a_trouble(cluster: FakeCluster) -> None:
 
 def test_a_stopped_partition_is_not_ready(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no room for the pointer of a message that was given up: passing it would lose it."""
-    monkeypatch.setattr(message_ledger, "MOST_POINTERS", 2)
+    monkeypatch.setattr(balanced_ledger, "MOST_POINTERS", 2)
     handled: list[int] = []
 
     def handler(message: Any) -> Reject:

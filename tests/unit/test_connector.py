@@ -16,7 +16,7 @@ from zkconsumer.model import TopicPartition, thread_id
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring.member_lifecycle import WHY_LASTS, GroupMember
+from zkconsumer.wiring.group_member import WHY_LASTS, GroupMember
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.simulated_clock import Simulation
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
+from zkconsumer.member.close_times import A_STEP, FORCED, SPARE, CloseTimes
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, StopRequested
 from zkconsumer.member.group_thread import Inbox
@@ -29,7 +30,6 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import build_member
-from zkconsumer.wiring.member_lifecycle import A_STEP, FORCED, SPARE
 from zkconsumer.zookeeper import server_connection
 from zkconsumer.zookeeper.server_connection import Retired
 from zkconsumer.zookeeper.session import Session
@@ -221,8 +221,8 @@ class Silence:
 
     def _start(self) -> None:
         self.began = self.clock.now
-        end = Deadline(CLOSE_WITHIN - SPARE)
-        patience, last = end.earlier(FORCED), end.earlier(4 * A_STEP)
+        times = CloseTimes.within(Deadline(CLOSE_WITHIN))
+        patience, last = times.patience, times.before_last(4)
         assert patience.at is not None
         assert last.at is not None
         self.limit, self.end = patience.at, last.at
@@ -341,7 +341,7 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
 def test_the_silence_is_noticed(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """That this file's tests can fail: with the drain of a round there is too little time."""
     _, silence = holding(clock, monkeypatch)
-    monkeypatch.setattr("zkconsumer.member.events.LEAVING", -60.0)
+    monkeypatch.setattr("zkconsumer.member.close_times.LEAVING", -60.0)
     silence.begin()
     with pytest.raises(AssertionError):
         closes_in_time(silence)

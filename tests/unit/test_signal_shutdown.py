@@ -24,12 +24,11 @@ from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
 from zkconsumer.connector.lifecycle import in_signal_handler
 from zkconsumer.errors import ConfigException, ConnectorClosedException, OffsetCommitError
-from zkconsumer.member import events
+from zkconsumer.member import close_times
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring import member_lifecycle
 
-STEPS = [(events, "LEAVING"), *((member_lifecycle, name) for name in ("SPARE", "A_STEP", "FORCED", "SHORTEST"))]
+STEPS = [(close_times, name) for name in ("LEAVING", "SPARE", "A_STEP", "FORCED", "SHORTEST")]
 """The times of a close that shrink with it."""
 COORDINATIONS = ["zookeeper", "kafka", "bridge"]
 Handle = Callable[[Any], None]

@@ -13,10 +13,10 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
+from zkconsumer.balance.dispatched_work import Work, WorkSource
 from zkconsumer.balance.handler_check import Handler, check_coroutine_handler
 from zkconsumer.balance.loop_bridge import LoopBridge
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, answered, outcome_of, outcomes_of
-from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
 from zkconsumer.runtime.deadline import Deadline
 
@@ -71,7 +71,7 @@ class AsyncioExecutor:
         return self._drained.wait(deadline.remaining())
 
     def stop(self, deadline: Deadline) -> bool:
-        """End; see :class:`zkconsumer.balance.work.Executor`. At the deadline coroutines are cancelled."""
+        """End; see :class:`zkconsumer.balance.dispatched_work.Executor`. At the deadline coroutines are cancelled."""
         self._stopping = True
         return self._bridge.stop(deadline)
 

@@ -10,7 +10,7 @@ from zkconsumer.balance.outcomes import DONE, Failed, Outcome
 from zkconsumer.streams.message import K, MessageAndMetadata, V
 
 if TYPE_CHECKING:
-    from zkconsumer.balance.work import Work
+    from zkconsumer.balance.dispatched_work import Work
 
 
 class MessageFailed(Exception):

@@ -14,7 +14,9 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance, RunEnd, RunSummary
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
+from zkconsumer.balance.dispatched_work import Executor, Work
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -23,14 +25,12 @@ from zkconsumer.balance.message_intake import ENOUGH
 from zkconsumer.balance.open_partition import Lending, OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.parked_reader import ParkedReader
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.until import RunEndWatch
 from zkconsumer.balance.waiting_messages import Order
-from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import AdvertisedShare
@@ -135,13 +135,13 @@ class BalancedRun:
             share = AdvertisedShare(options.order.value, options.concurrency)
             self.sharing = Sharing(member.sharing, self.dispatcher, reader, lent, share)
 
-    def _reader(self, options: BalancedOptions, lending: Lending | None) -> Reader:
+    def _reader(self, options: BalancedOptions, lending: Lending | None) -> ChunkIntake:
         member, executor = self.member, self.executor
         limits = member.limits if options.until is None else member.limits._replace(end=options.until.limit)
         idle = [self.dead_letters.tend]
         if isinstance(executor, ThreadExecutor):
             idle.append(executor.reclaim)
-        return Reader(
+        return ChunkIntake(
             member.consumer,
             self.dispatcher,
             limits,

@@ -18,13 +18,13 @@ from threading import Thread
 from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
-from zkconsumer.balance.forked_child import ends_forked_child
+from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.handler_check import takes
-from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry_policy import RetryDecision, reason_of
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline, backoff
+from zkconsumer.runtime.fork_guard import ends_forked_child
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from zkconsumer.balance.dead_letters import DeadLetters
+from zkconsumer.balance.dispatched_work import ReadPart, ReadWork, Work
 from zkconsumer.balance.failed_messages import FailedMessages, RunRules
 from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
-from zkconsumer.balance.read_work import ReadPart, ReadWork
-from zkconsumer.balance.work import Work
 from zkconsumer.ownership.partition_position import NOTHING_HELD
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import WakeFlag
@@ -31,7 +30,7 @@ LOOK = 0.1
 
 
 class Dispatcher:
-    """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
+    """The messages of one run: a :class:`~zkconsumer.balance.dispatched_work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
     ``failed`` gets what ends the run; ``dead_letters`` takes what is given up (None: pointers); ``wake_executor`` is

@@ -20,8 +20,8 @@ from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
 
-from zkconsumer.balance.forked_child import end_child
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.fork_guard import end_child
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
+from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.failed_messages import Parking
 from zkconsumer.balance.idle_workers import BatchSize, IdleWorkers
 from zkconsumer.balance.open_partition import OpenPartition, SharedSlots
-from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_pointers import key_mark

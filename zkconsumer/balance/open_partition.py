@@ -17,7 +17,7 @@ from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.kafka_stream import KafkaStream
@@ -183,7 +183,7 @@ class OpenPartition:
     def __init__(
         self,
         position: PartitionPosition,
-        ledger: MessageLedger,
+        ledger: BalancedLedger,
         stream: KafkaStream[Any, Any],
         answers: Answers,
         *,
@@ -306,7 +306,7 @@ class Lending(Protocol):
     def concerns(self, position: PartitionPosition) -> bool:
         """Return whether slots of the partition are or may be on loan."""
 
-    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+    def ledger_of(self, position: PartitionPosition) -> BalancedLedger | None:
         """Make the ledger of a partition whose slots may be lent; return None until it is known what is lent."""
 
 

@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import Any, NamedTuple
 
+from zkconsumer.balance.dispatched_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.runtime.deadline import Deadline, backoff
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class ParkedReader:
         self._now_ms = now_ms
         self._monotonic = monotonic
         self.works = PointerWorks()
-        self._standing: set[MessageLedger] = set()
+        self._standing: set[BalancedLedger] = set()
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}
         self._ending = False
@@ -218,7 +218,7 @@ class ParkedReader:
         since = self._doubtful.setdefault((tp, offset), self._monotonic())
         return self._monotonic() - since >= BELIEVED_AFTER
 
-    def _bury(self, tp: TopicPartition, ledger: MessageLedger, pointer: Pointer, problem: str, *, lost: bool) -> str:
+    def _bury(self, tp: TopicPartition, ledger: BalancedLedger, pointer: Pointer, problem: str, *, lost: bool) -> str:
         """Make the pointer a dead one. Returns why that cannot be, or an empty text."""
         reason = f"{LOST}: {problem}" if lost else problem
         if lost:

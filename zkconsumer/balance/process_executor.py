@@ -20,6 +20,7 @@ from threading import Event, Thread
 from time import monotonic
 from weakref import WeakSet
 
+from zkconsumer.balance.dispatched_work import Work, WorkSource
 from zkconsumer.balance.handler_check import (
     Handler,
     check_not_in_worker,
@@ -28,7 +29,6 @@ from zkconsumer.balance.handler_check import (
     pickled_for_workers,
 )
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
-from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.balance.worker_link import START_WITHIN, Frame, WorkerLink, WorkerStarter, WorkerTrip
 from zkconsumer.balance.worker_process import OVER, SETTLED, SentError, WorkerSetup, received_error
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
@@ -178,7 +178,7 @@ class ProcessExecutor:
         return all(ended)
 
     def stop(self, deadline: Deadline) -> bool:
-        """End; see :class:`zkconsumer.balance.work.Executor`. Handlers that are running at the deadline are killed."""
+        """End; see :class:`~zkconsumer.balance.dispatched_work.Executor`. At the deadline handlers are killed."""
         for worker in self._workers:
             worker.stop(deadline)
         ended = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]

@@ -14,9 +14,9 @@ from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
 
+from zkconsumer.balance.dispatched_work import Work, WorkSource
 from zkconsumer.balance.idle_workers import SECONDS, BatchSize
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered, outcome_of, outcomes_of
-from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class _Worker:
 
 
 class ThreadExecutor:
-    """Runs handlers on ``concurrency`` threads: a :class:`~zkconsumer.balance.work.Executor`.
+    """Runs handlers on ``concurrency`` threads: a :class:`~zkconsumer.balance.dispatched_work.Executor`.
 
     Arguments: ``batch`` messages are given to the handler at once, as a list (1: the message itself); ``name`` begins
     the names of the threads; ``sizes`` says how many messages a worker takes.

@@ -18,8 +18,8 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
 
+from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.model import TopicPartition
 

@@ -25,7 +25,7 @@ from threading import BoundedSemaphore, Event
 from time import monotonic
 from typing import Any, NamedTuple
 
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.dispatched_work import Work
 from zkconsumer.balance.worker_process import (
     LENGTH,
     READY,

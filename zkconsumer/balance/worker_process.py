@@ -25,13 +25,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.balanced_message import BalancedMessage
-from zkconsumer.balance.forked_child import ends_forked_child
+from zkconsumer.balance.handler_check import is_coroutine_function
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending, outcome_of, outcomes_of
 from zkconsumer.errors import HandlerEndedRunError, HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.fork_guard import ends_forked_child
 from zkconsumer.streams.chunk_reader import ReadSettings
 from zkconsumer.streams.message import MessageAndMetadata, message_class
 
@@ -288,7 +289,8 @@ class Worker:
     """
 
     def __init__(self, setup: WorkerSetup, begin: Callable[[], bool], send: Callable[[object], None]) -> None:
-        self._handler = ends_forked_child(pickle.loads(setup.handler))  # noqa: S301 - of our own parent
+        handler = pickle.loads(setup.handler)  # noqa: S301 - of our own parent
+        self._handler = ends_forked_child(handler, coroutine=is_coroutine_function(handler))
         decoded = message_class(*pickle.loads(setup.decoders))  # noqa: S301
         bases = (WorkerMessage,) if decoded is MessageAndMetadata else (WorkerMessage, decoded)
         self._message = type("WorkerMessage", bases, {"__slots__": (), "__doc__": WorkerMessage.__doc__})

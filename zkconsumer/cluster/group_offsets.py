@@ -17,7 +17,7 @@ from time import sleep
 from typing import Protocol, TypeVar
 
 from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
-from zkconsumer.core.migration_plan import MoveVerdict, Step, Store, StoreEntry
+from zkconsumer.core.offset_move_plan import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,

@@ -28,7 +28,7 @@ from zkconsumer.model import EARLIEST, LATEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
-    from zkconsumer.core.migration_plan import LogRange
+    from zkconsumer.core.offset_move_plan import LogRange
 
 T = TypeVar("T")
 _SIMILAR_WITHIN = 1.0
@@ -158,7 +158,7 @@ class OffsetLookup:
 
     def logs(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, LogRange]:
         """Return the log of each partition. Raises as :meth:`find`."""
-        from zkconsumer.core.migration_plan import LogRange
+        from zkconsumer.core.offset_move_plan import LogRange
 
         ends = self.find(dict.fromkeys(partitions, LATEST), deadline)
         starts = self.find(dict.fromkeys(partitions, EARLIEST), deadline)

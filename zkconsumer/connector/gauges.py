@@ -18,7 +18,7 @@ from zkconsumer.version import VERSION
 
 if TYPE_CHECKING:
     from zkconsumer.balance.balance_state import BalanceState
-    from zkconsumer.wiring.member_lifecycle import GroupMember
+    from zkconsumer.wiring.group_member import GroupMember
 
 _Found = Iterator[tuple[MetricName, Value]]
 CONNECTOR = ("kafka.consumer", "ZookeeperConsumerConnector")

@@ -20,13 +20,12 @@ from typing import Any
 
 from zkconsumer.balance.balance_state import RunEnd, RunSummary
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
-from zkconsumer.balance.forked_child import ends_forked_child
-from zkconsumer.balance.handler_check import check_handler, check_workers
+from zkconsumer.balance.dispatched_work import Executor
+from zkconsumer.balance.handler_check import check_handler, check_workers, is_coroutine_function
 from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
 from zkconsumer.balance.waiting_messages import Order, kept_order
-from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.connector.partition_control import commit
@@ -36,6 +35,7 @@ from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registratio
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConfigException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.fork_guard import ends_forked_child
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.chunk_reader import read_settings
 from zkconsumer.streams.kafka_stream import KafkaStream
@@ -95,7 +95,7 @@ class HandlerLoop:
         traced = tracer is not None and tracer is not False
         check_handler(handler, concurrency, executor, traced=traced)
         if executor != "processes":  # those pickle the handler, and do the same in the worker
-            handler = ends_forked_child(handler)
+            handler = ends_forked_child(handler, coroutine=is_coroutine_function(handler))
         if traced:  # here, so that the loop has no branch for it
             from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
 

@@ -20,7 +20,7 @@ from zkconsumer.connector.lifecycle import Closing, Lifecycle
 
 if TYPE_CHECKING:
     from zkconsumer.member.group_thread import CoordinationHealth
-    from zkconsumer.wiring.member_lifecycle import GroupMember
+    from zkconsumer.wiring.group_member import GroupMember
 
 SILENT = 60.0
 """Seconds beyond the limits of requests for which a thread may be busy with one thing before it counts as stuck."""

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from zkconsumer.balance.balance_state import BalanceState
     from zkconsumer.balance.balanced_run import BalancedRun
     from zkconsumer.ownership.partition_position import PartitionPosition
+    from zkconsumer.wiring.group_member import GroupMember
     from zkconsumer.wiring.groupless_reader import PartitionReading
-    from zkconsumer.wiring.member_lifecycle import GroupMember
 
 CLOSE_WITHIN = 5.0
 """Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns by default, in any state of ZooKeeper and

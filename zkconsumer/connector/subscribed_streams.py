@@ -38,9 +38,9 @@ from zkconsumer.wiring import GroupMember, build_member
 from zkconsumer.wiring.member_parts import read_timeout
 
 if TYPE_CHECKING:
+    from zkconsumer.balance.dispatched_work import Work
     from zkconsumer.balance.until import RunEndRequest
     from zkconsumer.balance.waiting_messages import Order
-    from zkconsumer.balance.work import Work
     from zkconsumer.member.listener import ConsumerRebalanceListener
     from zkconsumer.offsets.store import OffsetStore
     from zkconsumer.ownership.partition_position import Held

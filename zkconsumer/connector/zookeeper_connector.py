@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from zkconsumer.balance.balance_state import BalanceState, RunSummary
     from zkconsumer.balance.dead_letters import DeadLetterTarget
+    from zkconsumer.balance.dispatched_work import Executor
     from zkconsumer.balance.handler_check import (
         BalancedHandler,
         BalancedRunOptions,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         RunTopics,
     )
     from zkconsumer.balance.retry_policy import Retry
-    from zkconsumer.balance.work import Executor
     from zkconsumer.core.topic_filter import TopicFilter
     from zkconsumer.member.listener import ConsumerRebalanceListener
     from zkconsumer.offsets.store import OffsetStore

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.migration_plan import SavedEntry, Store, StoreEntry
 from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_move_plan import SavedEntry, Store, StoreEntry
 from zkconsumer.model import TopicPartition
 
 _FORMAT = "zkconsumer migrate, what was there before"
@@ -81,7 +81,7 @@ def _is_number(text: str, largest: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Backup:
+class UndoFile:
     """The entries that one run overwrote, with its group, store, cluster (``zookeeper.connect``) and time."""
 
     group: str
@@ -91,8 +91,8 @@ class Backup:
     saved: Mapping[TopicPartition, SavedEntry]
 
 
-def format_backup(backup: Backup) -> str:
-    """Return a backup as JSON text, with one line for each partition. :func:`parse_backup` reads it."""
+def format_undo_file(backup: UndoFile) -> str:
+    """Return a backup as JSON text, with one line for each partition. :func:`parse_undo_file` reads it."""
     head = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -122,7 +122,7 @@ def _written(entry: StoreEntry | None) -> dict[str, Any] | None:
     return said if entry.leader_epoch < 0 else {**said, "leader_epoch": entry.leader_epoch}
 
 
-def parse_backup(text: str) -> Backup:
+def parse_undo_file(text: str) -> UndoFile:
     """Parse a backup. Raises ValueError that says what is wrong."""
     try:
         document = json.loads(text)
@@ -130,7 +130,7 @@ def parse_backup(text: str) -> Backup:
             raise ValueError("it is no undo file of zkconsumer offsets or zkconsumer migrate")
         if document["version"] != _VERSION:
             raise ValueError(f"it has version {document['version']!r}, this program knows {_VERSION}")
-        return Backup(
+        return UndoFile(
             _text(document["group"]),
             Store(document["store"]),
             _text(document["zookeeper.connect"]),

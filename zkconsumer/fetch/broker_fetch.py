@@ -14,31 +14,70 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from operator import ne
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
 from zkconsumer.kafka import (
+    BrokerChannel,
     EpochEndResponse,
     FetchPosition,
     FetchRequest,
     FetchResponse,
     ListedOffset,
     PartitionResponse,
+    Security,
 )
 from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
 from zkconsumer.kafka.requests import CAPPED_FETCH
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
-from zkconsumer.ownership.fetch_cursor import FetchCursor, FetchRange
+from zkconsumer.ownership.fetch_cursor import Budget, FetchCursor, FetchRange
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, MetricName, Metrics
 
 log = logging.getLogger(__name__)
 
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """The configuration of fetching, in seconds and bytes.
+
+    ``largest_batch`` is ``fetch.max.bytes``; ``max_bytes`` may be less, by ``queued.max.bytes``. ``rack`` is
+    ``client.rack``, empty to read from leaders alone.
+    """
+
+    client_id: str
+    max_wait: float
+    min_bytes: int
+    partition_bytes: int
+    max_bytes: int
+    reset_to: int
+    socket_timeout: float
+    receive_buffer: int
+    backoff: float
+    isolation_level: int = 0
+    security: Security | None = None
+    skip_corrupt: bool = False
+    largest_batch: int = 0
+    raise_truncated: bool = False
+    rack: str = ""
+
+    def channel(self, endpoint: Endpoint) -> BrokerChannel:
+        """Return a channel to that broker, not yet connected."""
+        return BrokerChannel(
+            endpoint,
+            client_id=self.client_id,
+            socket_timeout=self.socket_timeout,
+            receive_buffer=self.receive_buffer,
+            security=self.security,
+            largest_fetch=max(self.largest_batch, LARGEST_ANSWER),
+        )
 
 
 class FetchedPart(NamedTuple):

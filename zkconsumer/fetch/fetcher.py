@@ -18,8 +18,8 @@ from time import monotonic
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_trouble
-from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchConnection, FetchSettings
+from zkconsumer.fetch.replica_choice import ask_leader, leaves_follower, rack_to_tell
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
 from zkconsumer.kafka import CorruptRecordsError
@@ -37,8 +37,6 @@ LOOK_EVERY = 5.0
 """Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
 QUIET_AFTER = 1.0
 """Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
-LEADER_STAYS = 30.0
-"""Seconds for which a leader is fetched from after a follower has failed, before it may name a follower again."""
 
 
 class FetchedPartitions:
@@ -157,10 +155,7 @@ class ReadyPartitions:
     def found(self, cursors: list[FetchCursor], rack: str) -> None:
         """Note the partitions that can be fetched, and the rack of this client."""
         self._cursors, self._sinks = cursors, tuple(dict.fromkeys(cursor.sink for cursor in cursors))
-        self.rack = rack or None
-        if rack and any(each.replica == LEADER and each.stays_until > self.looked_at for each in cursors):
-            # the broker must name no replica, and yet answer where it is a follower
-            self.rack = None if all(each.replica == LEADER for each in cursors) else ""
+        self.rack = rack_to_tell(cursors, rack, self.looked_at)
 
     def welcome(self, free: int) -> list[FetchCursor]:
         """Return the partitions whose streams have room now, with ``free`` bytes left for all streams."""
@@ -314,16 +309,7 @@ class Fetcher:
 
     def _without_leaving(self, fetches: list[FetchCursor]) -> list[FetchCursor]:
         """Give back the partitions that are no longer to be read from this follower. Return the others."""
-        leaving = []
-        for fetch in fetches:
-            if fetch.replica == LEADER:
-                continue
-            if fetch.fetch_from is not None:  # a reader may have found what it got damaged
-                fetch.read_from(LEADER, monotonic() + LEADER_STAYS)
-                leaving.append(fetch)
-            elif fetch.stays_until <= monotonic():
-                fetch.read_from(LEADER, 0.0)  # which may name another follower
-                leaving.append(fetch)
+        leaving = [fetch for fetch in fetches if leaves_follower(fetch)]
         if leaving:
             self._return(leaving)
         return [fetch for fetch in fetches if fetch not in leaving]
@@ -390,7 +376,7 @@ class Fetcher:
         returned = self.partitions.remove(cursors, trouble)
         for cursor in returned:
             if cursor.replica == self.endpoint.broker_id:
-                cursor.read_from(LEADER, monotonic() + LEADER_STAYS)
+                ask_leader(cursor)
         if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 

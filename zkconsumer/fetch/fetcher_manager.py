@@ -1,6 +1,4 @@
-"""Decides which partition is fetched from which broker: the leader finder, and the fetchers that it feeds.
-
-That is the leader, or the follower that the leader named for ``client.rack`` (KIP-392).
+"""The leader finder, and the fetchers that it feeds; ``replica_choice`` says which replica a partition is fetched from.
 
 Threads: the group's thread calls ``start``, ``forget`` and ``close``; any thread calls ``wake``. The leader finder is a
 thread of :class:`FetcherManager`, which also starts and ends the fetchers. Each class has one lock, for the partitions
@@ -21,12 +19,12 @@ from time import monotonic
 from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
-from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
-from zkconsumer.fetch.fetcher import LEADER_STAYS, Fetcher
+from zkconsumer.fetch.broker_fetch import FetchConnection, FetchSettings
+from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.leader_search import Directory, LeaderSearch
+from zkconsumer.fetch.replica_choice import source_of
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor, Sink
+from zkconsumer.ownership.fetch_cursor import LEADER, Budget, FetchCursor, Sink
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -326,12 +324,7 @@ class FetcherManager:
             brokers = self.leaders.brokers()
             leaders = self.leaders.find(sorted({fetch.tp.topic for fetch in wanted}), brokers, waiting)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
-            for fetch in wanted:
-                if fetch.replica not in by_id and fetch.replica != LEADER:
-                    fetch.read_from(LEADER, monotonic() + LEADER_STAYS)
-            sources = {
-                fetch: leaders.get(fetch.tp, -1) if fetch.replica == LEADER else fetch.replica for fetch in wanted
-            }
+            sources = {fetch: source_of(fetch, leaders.get(fetch.tp, -1), by_id) for fetch in wanted}
             self.hand_over([(fetch, by_id[broker]) for fetch, broker in sources.items() if broker in by_id])
             missing = [fetch for fetch, broker in sources.items() if broker not in by_id]
             self._report(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import LATEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline

@@ -23,7 +23,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     RegistryError,
 )
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion

@@ -10,13 +10,12 @@ or its disk may be damaged.
 from __future__ import annotations
 
 import logging
-from time import monotonic
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.broker_failures import note_trouble
-from zkconsumer.fetch.broker_fetch import FetchedPart
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchedPart, FetchSettings
+from zkconsumer.fetch.replica_choice import follow
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.message_set import (
@@ -33,8 +32,6 @@ from zkconsumer.ownership.fetch_cursor import LEADER, FetchCursor
 log = logging.getLogger(__name__)
 
 NOTHING = Extent(None, False)
-REPLICA_STAYS = 300.0
-"""Seconds after which the leader may name another follower to read from, as in the Java consumer."""
 
 
 class Outcomes:
@@ -102,12 +99,8 @@ class ResponseHandler:
         """Fetch from the replica that the leader names. A follower that names one is a leader by now, or wrong."""
         if self._doubted(fetch, f"names replica {replica} to read from", outcomes):
             return
-        if replica == self._broker_id:  # which sends nothing as long as it may name a replica
-            fetch.read_from(LEADER, monotonic() + REPLICA_STAYS)
-        else:
-            log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
-            fetch.read_from(replica, monotonic() + REPLICA_STAYS)
-            fetch.leader_end = fetch.log_end
+        log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
+        follow(fetch, replica, self._broker_id)
         outcomes.moved.append(fetch)
 
     def _take(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool) -> bool:

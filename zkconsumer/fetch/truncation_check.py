@@ -17,8 +17,7 @@ from typing import NamedTuple
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.fetch.broker_failures import note_trouble
-from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart, FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.kafka import ListedOffset
 from zkconsumer.kafka import error_codes as codes

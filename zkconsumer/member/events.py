@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from zkconsumer.member.close_times import drain_end
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
 
@@ -64,10 +65,6 @@ class OffsetsMoved:
 NEVER = Deadline(None)
 
 
-LEAVING = 0.6
-"""Seconds at the end of a shutdown that are left to the last commit, the release and the leave."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """The connector must shut down.
@@ -82,7 +79,7 @@ class StopRequested:
     @property
     def drain(self) -> Deadline:
         """The end of the wait for messages in the user's hands; without a deadline there is no wait."""
-        return Deadline(0.0) if self.hurried or self.deadline.at is None else self.deadline.earlier(LEAVING)
+        return Deadline(0.0) if self.hurried else drain_end(self.deadline)
 
 
 def first_stop(requests: Iterable[StopRequested]) -> StopRequested | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from zkconsumer.core.start_rule import start_in_node
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
 from zkconsumer.member.interfaces import Commits, Delivery, Source
@@ -163,15 +164,11 @@ class OwnedPartitions:
 
     def _position(self, tp: TopicPartition, thread: ThreadId, known: KnownOffset) -> PartitionPosition:
         """Return a position that begins as the nodes say."""
-        position = PartitionPosition(tp, thread, self._start_in(known))
+        position = PartitionPosition(tp, thread, start_in_node(known.offset, store_elsewhere=self.commits.asks))
         if known.acks is not None:
             _take_pointers(position, known)
             position.ledger_start.note = None if position.consumed is None else known.acks.note
         return position
-
-    def _start_in(self, known: KnownOffset) -> int | None:
-        """Return the start offset in the offset node, or None if it has none or another store must be asked too."""
-        return None if self.commits.asks or known.offset is None or known.offset < 0 else known.offset
 
     # ---- going on elsewhere ----
 

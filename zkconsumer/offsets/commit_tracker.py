@@ -12,10 +12,10 @@ from time import monotonic, time
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, is_moving
-from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
+from zkconsumer.offsets.member_store import MemberStore
+from zkconsumer.offsets.start_lookup import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import NO_FAILURES, NO_POINTS, CommitRefusedError, Failures, Points
-from zkconsumer.ownership.message_ledger import CommitPoint
+from zkconsumer.ownership.balanced_ledger import CommitPoint
 from zkconsumer.ownership.partition_position import Held, PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredOffset
 from zkconsumer.runtime.deadline import Deadline
@@ -40,7 +40,7 @@ class CommitTracker:
 
     def __init__(
         self,
-        store: DualStore,
+        store: MemberStore,
         lease: Lease,
         settings: CommitSettings,
         *,

@@ -38,8 +38,8 @@ from zkconsumer.offsets.commit_schedule import (
     GivenOffset,
 )
 from zkconsumer.offsets.commit_tracker import CommitTracker, Moved, Refused
-from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.start_offsets import Barred, Found, Stored
+from zkconsumer.offsets.member_store import MemberStore
+from zkconsumer.offsets.start_lookup import Barred, Found, Stored
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import Request
@@ -72,7 +72,7 @@ class Committer:
     def __init__(
         self,
         name: str,
-        store: DualStore,
+        store: MemberStore,
         lease: Lease,
         settings: CommitSettings,
         *,

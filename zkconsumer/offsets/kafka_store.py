@@ -35,7 +35,7 @@ from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
 from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import NO_POINTERS
+from zkconsumer.offsets.member_store import NO_POINTERS
 from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes, StoredOffset

@@ -14,7 +14,7 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import OffsetCommitError, OffsetStoreConflictError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.ownership.message_ledger import CommitPoint
+from zkconsumer.ownership.balanced_ledger import CommitPoint
 from zkconsumer.zookeeper.ownership_transactions import Outcome
 
 Failures = Mapping[TopicPartition, Exception]

@@ -24,8 +24,8 @@ from zkconsumer.core.message_pointers import Pointer, encode_pointers
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import NO_POINTS, Failures, Points, ReadPointers, refusals
-from zkconsumer.ownership.message_ledger import CommitPoint, applied
-from zkconsumer.ownership.stored_offset import OffsetNode, StoredNotes, StoredOffset
+from zkconsumer.ownership.balanced_ledger import CommitPoint, applied
+from zkconsumer.ownership.stored_offset import SeenNode, StoredNotes, StoredOffset
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
 from zkconsumer.zookeeper.node_values import FORBIDDEN
@@ -485,7 +485,7 @@ class ZooKeeperOffsets:
 
 def see_node(stored: StoredOffset, known: KnownOffset) -> None:
     """Keep the offset node as it was read, and note and pointers if they were read too. The claim stays the same."""
-    stored.node = OffsetNode(known.offset, known.version, session=stored.node.session)
+    stored.node = SeenNode(known.offset, known.version, session=stored.node.session)
     if known.acks is not None:
         stored.notes = known.acks.stored()
 
@@ -495,5 +495,5 @@ def seen_node(stored: StoredOffset) -> KnownOffset:
     return KnownOffset(stored.node.offset, stored.node.version)
 
 
-def _next_version(known: OffsetNode) -> int:
+def _next_version(known: SeenNode) -> int:
     return 0 if known.version is None else known.version + 1

@@ -24,8 +24,8 @@ from enum import Enum
 
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets
-from zkconsumer.core.migration_plan import Store
 from zkconsumer.core.names import first_of
+from zkconsumer.core.offset_move_plan import Store
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from zkconsumer.core.migration_plan import PartitionSelection, Store
 from zkconsumer.core.names import first_of
+from zkconsumer.core.offset_move_plan import PartitionSelection, Store
 from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (

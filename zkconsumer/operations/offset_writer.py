@@ -25,8 +25,8 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, ZooKeeperGroupOffsets, batches, node_content
-from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
-from zkconsumer.core.offset_file_formats import Backup, format_backup
+from zkconsumer.core.offset_file_formats import UndoFile, format_undo_file
+from zkconsumer.core.offset_move_plan import MoveVerdict, SavedEntry, Step, StoreEntry, stored_as
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.atomic_file import write_new
@@ -372,8 +372,10 @@ class OffsetRun:
 
     def _save(self, file: Path, *, anew: bool) -> None:
         saved = {step.partition: SavedEntry(step.before, step.after) for step in self._todo}
-        backup = Backup(self.group, self.offsets.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved)
-        write_new(file, format_backup(backup), replace=anew)
+        backup = UndoFile(
+            self.group, self.offsets.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved
+        )
+        write_new(file, format_undo_file(backup), replace=anew)
 
     def _from_present(self, step: Step) -> Step:
         """Compute the new offset of a partition from its present offset. Raises ValueError if there is none."""

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
-from zkconsumer.core.migration_plan import PartitionSelection
 from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_move_plan import PartitionSelection
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import applied
+from zkconsumer.ownership.balanced_ledger import applied
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import FORBIDDEN

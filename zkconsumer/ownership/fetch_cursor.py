@@ -34,6 +34,19 @@ NO_RANGE = FetchRange(-1, 0)
 LEADER = -1
 
 
+class Budget(Protocol):
+    """The bytes that may wait for the application, in all streams together and on the way to them."""
+
+    def free(self) -> int:
+        """Return the bytes that are left; at 0 or less only a stream whose reader waits may be served."""
+
+    def reserve(self, wanted: int) -> int:
+        """Return the bytes that one request may ask for, at least 1; they count until :meth:`release`."""
+
+    def release(self, count: int) -> None:
+        """Count these bytes no more: they have arrived, or will not come."""
+
+
 class Sink(Protocol):
     """The queue of a stream, which takes the fetched chunks of a partition."""
 

@@ -43,7 +43,7 @@ from zkconsumer.ownership.fetch_cursor import FetchCursor
 from zkconsumer.ownership.stored_offset import StoredOffset
 
 if TYPE_CHECKING:
-    from zkconsumer.ownership.message_ledger import MessageLedger
+    from zkconsumer.ownership.balanced_ledger import BalancedLedger
 
 __all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "LedgerStart", "PartitionPosition"]
 
@@ -112,7 +112,7 @@ class PartitionPosition(HandOutMarks):
         self._revoked = False
         self.paused = False
         self.successor: PartitionPosition | None = None
-        self.ledger: MessageLedger | None = None
+        self.ledger: BalancedLedger | None = None
         self.ledger_start = LedgerStart()
         self.full = False
 

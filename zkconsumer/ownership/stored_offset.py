@@ -17,7 +17,7 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
 
 if TYPE_CHECKING:
-    from zkconsumer.ownership.message_ledger import CommitPoint
+    from zkconsumer.ownership.balanced_ledger import CommitPoint
     from zkconsumer.ownership.partition_position import PartitionPosition
     from zkconsumer.runtime.deadline import Deadline
 
@@ -26,7 +26,7 @@ UNREAD = "the pointers to parked messages are not read yet"
 
 
 @dataclass(slots=True, eq=False)
-class OffsetNode:
+class SeenNode:
     """The offset node in ZooKeeper as last seen: content and data version, both None if there is no node.
 
     ``unanswered`` are the contents of writes whose outcome is unknown. ``session`` is the id of the session that
@@ -107,7 +107,7 @@ class StoredOffset:
     def __init__(self, position: PartitionPosition, committed: int | None = None) -> None:
         self.position = position
         self.committed = committed
-        self.node = OffsetNode()
+        self.node = SeenNode()
         self.notes: StoredNotes | None = None
         self.elsewhere = OffsetElsewhere()
         self.written = self.tried = NEGATIVE

@@ -18,18 +18,18 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed
-from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
-from zkconsumer.member.coordinator.status import CoordinatedStatus
+from zkconsumer.member.brokers.generation import Generation
+from zkconsumer.member.brokers.heartbeats import HeartbeatFailed
+from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.status import CoordinatedStatus
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import CoordinationHealth, GroupThread, Inbox, PartitionGroupThread
 from zkconsumer.member.migration_bridge import Bridge, BrokersWish, Lookout, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.model import PLACEMENTS, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import NO_NOTES, Notes
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
@@ -157,7 +157,7 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     # ---- offsets
 
-    def offsets(self) -> DualStore:
+    def offsets(self) -> MemberStore:
         """Return both stores of offsets as one: ZooKeeper's first, then the coordinator's."""
         config, parts = self.parts.config, self.parts
 
@@ -166,7 +166,7 @@ class BridgeCoordination(ZooKeeperCoordination):
                 self._kafka_events.put(HeartbeatFailed(who, error))
 
         nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
-        return DualStore(
+        return MemberStore(
             nodes,
             nodes,
             _BridgeOffsets(

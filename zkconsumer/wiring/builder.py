@@ -17,7 +17,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import PLACEMENTS, ConsumerId
 from zkconsumer.offsets.store import FencedStore, OffsetStore
-from zkconsumer.wiring.member_lifecycle import GroupMember
+from zkconsumer.wiring.group_member import GroupMember
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease

@@ -19,23 +19,23 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.assignment import OwnedAssignment
-from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
-from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
-from zkconsumer.member.coordinator.join_protocol import JoinProtocol, MemberSettings
-from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
-from zkconsumer.member.coordinator.status import CoordinatedStatus
-from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
+from zkconsumer.member.brokers.assignment import OwnedAssignment
+from zkconsumer.member.brokers.coordinator_requests import CoordinatorRequests
+from zkconsumer.member.brokers.generation import Generation
+from zkconsumer.member.brokers.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
+from zkconsumer.member.brokers.join_protocol import JoinProtocol, MemberSettings
+from zkconsumer.member.brokers.leader_assignment import GROUP_ASSIGNORS, group_assignor
+from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.status import CoordinatedStatus
+from zkconsumer.member.brokers.topic_interest import TopicInterest
+from zkconsumer.member.brokers.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
@@ -158,7 +158,7 @@ class BrokerCoordination(Coordination):
         if self.session is not None:
             self.session.close(deadline)
 
-    def offsets(self) -> DualStore:
+    def offsets(self) -> MemberStore:
         """Return the store of the group's offsets: its coordinator."""
         config, parts = self.parts.config, self.parts
 
@@ -172,7 +172,7 @@ class BrokerCoordination(Coordination):
             parts.meter("KafkaCommitsPerSec").mark,
             self._positions,
         )
-        return DualStore(
+        return MemberStore(
             store,
             elsewhere=store,
             expires=True,

@@ -22,7 +22,7 @@ from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import Security
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
@@ -35,7 +35,7 @@ from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
 from zkconsumer.model import EARLIEST, LATEST, ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
@@ -164,7 +164,7 @@ class MemberParts:
     def _listener_returned(self) -> None:
         self.events.put(ListenerReturned())
 
-    def committer(self, offsets: DualStore, request_timeout: float) -> Committer:
+    def committer(self, offsets: MemberStore, request_timeout: float) -> Committer:
         """Return a committer that is not open yet."""
         config = self.config
         return self.environment.committer(
@@ -324,7 +324,7 @@ class Coordination(ABC):
         """Close all connections to the coordinator. May be called again."""
 
     @abstractmethod
-    def offsets(self) -> DualStore:
+    def offsets(self) -> MemberStore:
         """Return the store of the group's offsets."""
 
     @abstractmethod

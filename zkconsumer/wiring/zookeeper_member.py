@@ -16,7 +16,7 @@ from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.claim_plan import Assign
 from zkconsumer.member.zookeeper.group_registration import GroupReader, OwnRegistration
-from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
+from zkconsumer.member.zookeeper.model_registration import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds, RebalanceSettings
@@ -25,7 +25,7 @@ from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
 from zkconsumer.model import LAG_AWARE, ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
@@ -105,13 +105,13 @@ class ZooKeeperCoordination(Coordination):
             return self.membership.refusal
         return ConsumerIdInUseError(detail) if "consumer.id" in detail else None
 
-    def offsets(self) -> DualStore:
+    def offsets(self) -> MemberStore:
         """Return the store of ``offsets.storage``, or the user's own."""
         config, parts = self.parts.config, self.parts
         nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
         elsewhere = self._kafka_offsets() if in_kafka else self._offset_store
-        return DualStore(
+        return MemberStore(
             nodes,
             nodes if elsewhere is None or config.dual_commit_enabled or self._recorded is not None else None,
             elsewhere,

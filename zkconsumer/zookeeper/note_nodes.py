@@ -17,7 +17,7 @@ from time import time_ns
 
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_pointers import Pointer, decode_pointers, lost_from
-from zkconsumer.ownership.message_ledger import applied
+from zkconsumer.ownership.balanced_ledger import applied
 from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 

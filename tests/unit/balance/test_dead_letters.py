@@ -11,11 +11,11 @@ import pytest
 from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
-from zkconsumer.balance.read_work import ReadPart, ReadWork
+from zkconsumer.balance.dispatched_work import ReadPart, ReadWork
 from zkconsumer.balance.retry_policy import Kind, RetryDecision
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
@@ -33,7 +33,7 @@ class Fixture:
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 10)
         self.position.stored.notes = StoredNotes()
         stored = {offset: Pointer(offset, PointerKind.DEAD) for offset in range(1000, 1000 + pointers)}
-        self.ledger = MessageLedger(self.position, 10, pointers=stored)
+        self.ledger = BalancedLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
         self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, stopped="", messages=lambda record, place, work: record

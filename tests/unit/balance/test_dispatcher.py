@@ -12,18 +12,18 @@ import pytest
 from tests.streams import valid_lease
 from tests.timing import scaled
 from tests.values import present
+from zkconsumer.balance.dispatched_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
 from zkconsumer.balance.idle_workers import MOST, BatchSize
 from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
-from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
@@ -46,7 +46,7 @@ class World:
         self.intake, self.works = self.dispatcher.intake, PointerWorks()
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         self.position.stored.notes = StoredNotes()
-        self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
+        self.ledger = self.position.ledger = BalancedLedger(self.position, 0, lock=Lock())
         self.wake_revocation: list[bool] = []
         self.passed: list[int] = []
         stream: Any = SimpleNamespace(
@@ -107,7 +107,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     world.position.revoked = True
     world.intake.drop(world.partition)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
-    ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
+    ledger = position.ledger = BalancedLedger(position, 1, lock=Lock())
     partition = OpenPartition(position, ledger, world.partition.stream, world.dispatcher)
     world.intake.open(partition, [world.partition])
     ledger.read([1, 2], 3)
@@ -211,7 +211,7 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     works = world.take()
     world.position.revoked = True
     later = PartitionPosition(world.position.tp, world.position.thread, 0)
-    later.ledger = MessageLedger(later, 0, lock=Lock())
+    later.ledger = BalancedLedger(later, 0, lock=Lock())
     later.ledger.read(range(2), 2)
     world.intake.drop(world.partition)
     world.settle(works, FAILED)

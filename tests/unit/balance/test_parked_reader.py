@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.timing import eventually
 from zkconsumer.balance import parked_reader
+from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.parked_reader import BELIEVED_AFTER, ParkedReader, due_pointers
-from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -64,7 +64,7 @@ class Fixture:
         self.now_ms = NOW
         self.clock = 0.0
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
-        self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
+        self.ledger = BalancedLedger(self.position, 100, pointers={p.offset: p for p in pointers})
         self.position.ledger = self.ledger
         self.partition: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, own=True, parked=(), full_because="", stopped=""

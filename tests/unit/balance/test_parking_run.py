@@ -16,7 +16,7 @@ from zkconsumer.balance import failed_messages
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
-from zkconsumer.ownership import message_ledger
+from zkconsumer.ownership import balanced_ledger
 from zkconsumer.testing import FakeCluster
 
 MESSAGES = 30
@@ -126,7 +126,7 @@ def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch:
 @pytest.mark.parametrize("batch", [1, 7])
 def test_order_of_keys_survives_a_full_node(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     """Every third message fails twice, and only eight can be parked: some wait in lanes, others as pointers."""
-    for module in (message_ledger, failed_messages):
+    for module in (balanced_ledger, failed_messages):
         monkeypatch.setattr(module, "MOST_POINTERS", 8)
     monkeypatch.setattr(failed_messages, "ROOM_AGAIN", 6)
     world = World(cluster, f"full-{batch}")

@@ -16,7 +16,7 @@ from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -60,7 +60,7 @@ class Fixture:
         self.asked = 0
         self.down = False
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
-        self.ledger = MessageLedger(position, 100, pointers={p.offset: p for p in pointers})
+        self.ledger = BalancedLedger(position, 100, pointers={p.offset: p for p in pointers})
         self.partition: Any = SimpleNamespace(position=position, ledger=self.ledger, own=True)
         self.watch = RetentionWatch(cast(Any, self))
 

@@ -15,12 +15,12 @@ from tests.timing import eventually, scaled
 from tests.unit.balance.loan_fakes import TP, Store
 from tests.values import present
 from zkconsumer import KafkaStream
-from zkconsumer.balance import reader as reader_module
+from zkconsumer.balance import chunk_intake as reader_module
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import lent_partition, sharing_thread
 from zkconsumer.balance.sharing.lender_rules import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartitions, slots_in_hand
@@ -76,7 +76,7 @@ class Session:
         self.lease.suspend()
 
 
-class ObedientReader(Reader):
+class ObedientReader(ChunkIntake):
     """A reader that serves each call of the sharing thread at once, after ``meanwhile``."""
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)

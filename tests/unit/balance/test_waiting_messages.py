@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.balance.read_work import PointerWorks, ReadPart, ReadWork
+from zkconsumer.balance.dispatched_work import PointerWorks, ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order, WaitingMessages, order_named
 from zkconsumer.model import TopicPartition
 

@@ -8,11 +8,11 @@ from threading import Condition
 from typing import Any
 
 from zkconsumer import MessageAndMetadata
+from zkconsumer.balance.dispatched_work import Work
 from zkconsumer.balance.outcomes import DONE, NotStarted, Outcome
-from zkconsumer.balance.work import Work
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.stream_queue import Chunk
@@ -25,7 +25,7 @@ def new_works(values: Iterable[bytes], *, lanes: Sequence[object] = (), first: i
     """Works for messages of one chunk, whose batches have ``each`` messages."""
     given = list(values)
     position = PartitionPosition(TP, ThreadId("g_c-0"), first)
-    ledger = MessageLedger(position, first)
+    ledger = BalancedLedger(position, first)
     records = b"".join(
         encode_batch(given[at : at + each], 1000, [b"k"] * len(given[at : at + each]), first + at)
         for at in range(0, len(given), each)

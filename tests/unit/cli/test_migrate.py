@@ -20,7 +20,7 @@ from zkconsumer.cluster import group_offsets as group_offsets_admin
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration_plan import LogRange, Step, StoreEntry
+from zkconsumer.core.offset_move_plan import LogRange, Step, StoreEntry
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership

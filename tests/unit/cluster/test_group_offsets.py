@@ -12,7 +12,7 @@ from tests.unit.clusters import commit_from_outside
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import BATCH, KafkaGroupOffsets, ZooKeeperGroupOffsets, batches
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration_plan import MoveVerdict, Step, StoreEntry
+from zkconsumer.core.offset_move_plan import MoveVerdict, Step, StoreEntry
 from zkconsumer.kafka.cluster_metadata import ClusterSeen
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.model import TopicPartition

@@ -151,6 +151,6 @@ from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.wiring import build_member
 connector = ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:1", group_id="g")
 build_member(connector.config, connector.consumer_id)
-print([m for m in sys.modules if m.startswith(("zkconsumer.member.coordinator", "zkconsumer.kafka.group_"))])
+print([m for m in sys.modules if m.startswith(("zkconsumer.member.brokers", "zkconsumer.kafka.group_"))])
 """
     assert run_python("-c", code).stdout.strip() == "[]"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core.migration_plan import SavedEntry, Store, StoreEntry
-from zkconsumer.core.offset_file_formats import Backup, format_backup, format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_file_formats import UndoFile, format_csv, format_undo_file, parse_csv, parse_undo_file
+from zkconsumer.core.offset_move_plan import SavedEntry, Store, StoreEntry
 from zkconsumer.model import TopicPartition
 
 OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}
@@ -83,15 +83,15 @@ SAVED = st.builds(SavedEntry, st.none() | entries(), st.none() | entries())
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), SAVED), st.sampled_from(Store))
 def test_a_backup_is_read_back_exactly(saved: dict[TopicPartition, SavedEntry], store: Store) -> None:
-    backup = Backup("g", store, "h:2181/root", "2026-01-02T03:04:05Z", saved)
-    text = format_backup(backup)
+    backup = UndoFile("g", store, "h:2181/root", "2026-01-02T03:04:05Z", saved)
+    text = format_undo_file(backup)
     assert text.isascii()
-    assert parse_backup(text) == backup
+    assert parse_undo_file(text) == backup
 
 
 def test_a_backup_can_be_read_by_people() -> None:
     saved = {TopicPartition("t", 0): SavedEntry(None, StoreEntry(7))}
-    lines = format_backup(Backup("g", Store.KAFKA, "h", "now", saved)).splitlines()
+    lines = format_undo_file(UndoFile("g", Store.KAFKA, "h", "now", saved)).splitlines()
     assert '    {"topic": "t", "partition": 0, "before": null, "wrote": {"offset": 7}}' in lines
 
 
@@ -114,10 +114,12 @@ def test_a_backup_can_be_read_by_people() -> None:
 )
 def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) -> None:
     document = json.loads(
-        format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): SavedEntry(None, StoreEntry(7))}))
+        format_undo_file(
+            UndoFile("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): SavedEntry(None, StoreEntry(7))})
+        )
     )
     with pytest.raises(ValueError):
-        parse_backup(json.dumps(damage(document)))
+        parse_undo_file(json.dumps(damage(document)))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +141,13 @@ def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) ->
 )
 def test_an_entry_that_must_not_be_written_is_refused(change: dict[str, Any], says: str) -> None:
     saved = {TopicPartition("t", 0): SavedEntry(None, None), TopicPartition("u", 1): SavedEntry(None, None)}
-    document = json.loads(format_backup(Backup("g", Store.ZOOKEEPER, "h", "now", saved)))
+    document = json.loads(format_undo_file(UndoFile("g", Store.ZOOKEEPER, "h", "now", saved)))
     document["partitions"][0] |= change | ({"partition": 1} if "topic" in change else {})
     with pytest.raises(ValueError, match=re.escape(says)):
-        parse_backup(json.dumps(document))
+        parse_undo_file(json.dumps(document))
 
 
 @pytest.mark.parametrize("text", ["topic,0,5", "[" * 200_000])
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse_backup(text)
+        parse_undo_file(text)

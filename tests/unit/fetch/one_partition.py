@@ -14,13 +14,12 @@ from tests.unit.kafka.sets import WHERE
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
-from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchConnection, FetchSettings
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.model import EARLIEST, Endpoint, ThreadId
-from zkconsumer.ownership.fetch_cursor import FetchCursor
+from zkconsumer.ownership.fetch_cursor import Budget, FetchCursor
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.metrics import Metrics

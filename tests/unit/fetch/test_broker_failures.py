@@ -22,7 +22,7 @@ from zkconsumer.fetch.broker_failures import (
     FailureLog,
     RefusedLogins,
 )
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import ClusterMetadata
 from zkconsumer.model import EARLIEST, Endpoint, ThreadId, TopicPartition

@@ -12,7 +12,7 @@ import pytest
 from tests.timing import eventually
 from tests.unit.fetch.member_stream import TP, Stream, add, reading, take
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.fetch import fetcher, fetcher_manager, response_handler
+from zkconsumer.fetch import fetcher, fetcher_manager, replica_choice
 from zkconsumer.testing import FakeCluster, topic_request_handlers
 
 LEADER, NEAR, OTHER = 0, 1, 2
@@ -161,7 +161,7 @@ def test_when_a_follower_fails_the_leader_is_asked(
 
 
 def test_after_a_failure_the_follower_is_tried_again(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "LEADER_STAYS", 0.05)
+    monkeypatch.setattr(replica_choice, "LEADER_STAYS", 0.05)
     monkeypatch.setattr(fetcher, "LOOK_EVERY", 0.02)
     with following(cluster) as (connector, stream):
         unavailable(cluster)
@@ -173,7 +173,7 @@ def test_after_a_failure_the_follower_is_tried_again(cluster: FakeCluster, monke
 
 
 def test_the_leader_names_a_follower_anew_after_a_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_handler, "REPLICA_STAYS", 0.05)
+    monkeypatch.setattr(replica_choice, "REPLICA_STAYS", 0.05)
     monkeypatch.setattr(fetcher, "LOOK_EVERY", 0.02)
     with following(cluster) as (connector, stream):
         cluster.add_follower("t", 0, NEAR, rack="elsewhere")

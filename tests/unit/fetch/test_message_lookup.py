@@ -13,7 +13,7 @@ from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.values import present
 from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.message_lookup import NO_MESSAGE, NO_TIME, MessageLookup, message_times
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.model import EARLIEST, Endpoint, TopicPartition

@@ -13,10 +13,10 @@ from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.commit_tracker import CommitTracker
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession
@@ -99,7 +99,7 @@ class Member:
         self.owner_nodes = OwnerNodes(self.session, self.cache, GROUP, balanced=lambda: balanced)
         self.nodes = ZooKeeperOffsets(self.session, GROUP)
         in_zookeeper = self.nodes if dual or store is None else None
-        self.store = DualStore(self.nodes, in_zookeeper, store, backoff=0.001, max_retries=1)
+        self.store = MemberStore(self.nodes, in_zookeeper, store, backoff=0.001, max_retries=1)
         self.tracker = CommitTracker(
             self.store,
             self.session.lease,
@@ -121,7 +121,7 @@ class Member:
         self.tracker.track([(position, known)])
         if known.acks is not None and position.consumed is not None:
             note = position.ledger_start.note = known.acks.note
-            position.ledger = MessageLedger(position, position.consumed, note, position.stored.pointers)
+            position.ledger = BalancedLedger(position, position.consumed, note, position.stored.pointers)
         return position
 
     def commit(self) -> None:
@@ -132,7 +132,7 @@ class Member:
         self.owner_nodes.release(known, soon(), [p.tp for p in positions if p.tp not in known])
 
 
-def ledger_of(position: PartitionPosition) -> MessageLedger:
+def ledger_of(position: PartitionPosition) -> BalancedLedger:
     assert position.ledger is not None
     return position.ledger
 
@@ -174,4 +174,4 @@ def start(member: Member, position: PartitionPosition) -> None:
     member.tracker.starts.find([position], found.update, 1)
     offset = present(found[position])
     position.begin(offset)
-    position.ledger = MessageLedger(position, offset, position.ledger_start.note, position.stored.pointers)
+    position.ledger = BalancedLedger(position, offset, position.ledger_start.note, position.stored.pointers)

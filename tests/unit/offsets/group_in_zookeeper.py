@@ -12,7 +12,7 @@ from tests.values import present
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
@@ -60,16 +60,16 @@ class Group:
 
     def track(self, tp: TopicPartition, known: KnownOffset) -> None:
         """Keep what is stored of a partition that is ours."""
-        DualStore(self.zookeeper).track(tp, PartitionPosition(tp, THREAD).stored, known)
+        MemberStore(self.zookeeper).track(tp, PartitionPosition(tp, THREAD).stored, known)
 
     def lose(self, tp: TopicPartition) -> None:
         """Somebody else owns it, and we have not heard of it."""
         self.server.remove(paths.owner("g", tp))
         self.server.put(paths.owner("g", tp), b"g_other-0", ephemeral_owner=99)
 
-    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> DualStore:
+    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> MemberStore:
         nodes = self.zookeeper if dual else None
-        return DualStore(self.zookeeper, nodes, self.store, expires=expires, backoff=0.001, max_retries=max_retries)
+        return MemberStore(self.zookeeper, nodes, self.store, expires=expires, backoff=0.001, max_retries=max_retries)
 
     @property
     def nodes(self) -> dict[int, int]:
@@ -77,8 +77,8 @@ class Group:
         return {int(path[len(below) + 1 :]): int(data) for path, data in self.server.tree(below).items()}
 
 
-def zookeeper_only(group: Group) -> DualStore:
-    return DualStore(group.zookeeper, group.zookeeper)
+def zookeeper_only(group: Group) -> MemberStore:
+    return MemberStore(group.zookeeper, group.zookeeper)
 
 
 Starts = Mapping[PartitionPosition, int | None]
@@ -88,7 +88,7 @@ class Stepped:
     """A committer whose thread is the test: ``do`` asks and serves."""
 
     def __init__(
-        self, offsets: DualStore, group: Group, *, interval: float | None = None, refresh: float | None = None
+        self, offsets: MemberStore, group: Group, *, interval: float | None = None, refresh: float | None = None
     ) -> None:
         self.group = group
         self.refused: dict[TopicPartition, Outcome] = {}

@@ -15,7 +15,7 @@ from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointe
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -45,7 +45,7 @@ def server() -> Fake:
     return Fake()
 
 
-def reading(server: Server) -> tuple[Member, PartitionPosition, MessageLedger]:
+def reading(server: Server) -> tuple[Member, PartitionPosition, BalancedLedger]:
     """Return a member that has claimed the partition and read the messages 100 to 109, its position and its ledger."""
     one = Member(server)
     (position,) = one.claim()
@@ -245,7 +245,7 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     sought = PartitionPosition(TP, position.thread, 100, position.stored)
     one.tracker.succeed(position, sought)
     assert (sought.stored.pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
-    sought.ledger = MessageLedger(sought, 100, pointers=sought.stored.pointers)
+    sought.ledger = BalancedLedger(sought, 100, pointers=sought.stored.pointers)
     assert read(sought, range(100, 110)) == list(range(101, 110))
     sought.ledger.finish([101])
     one.commit()
@@ -346,7 +346,7 @@ def test_many_partitions_with_large_notes_are_several_requests() -> None:
     unfinished = sorted(Random(3).sample(range(100, 1 << 50), 7_000))
     note = FinishedNote(100, (Finished(100, 1 << 50, tuple(unfinished)),))
     for position in positions:
-        position.ledger = MessageLedger(position, 100, note)
+        position.ledger = BalancedLedger(position, 100, note)
         position.ledger.touch()
     one.commit()
     assert all(server.note(tp) is not None for tp in partitions)
@@ -366,7 +366,7 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
         answer = real(*args)
         if position.ledger is old and not any(answer):
             position.consumed = 100
-            position.ledger = MessageLedger(position, 100, pointers=position.stored.pointers)
+            position.ledger = BalancedLedger(position, 100, pointers=position.stored.pointers)
             read(position, range(100, 103))
         return answer
 

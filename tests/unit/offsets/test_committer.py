@@ -24,7 +24,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.ownership.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -242,7 +242,7 @@ def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> Non
 
 def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
     store = MemoryStore()
-    offsets = DualStore(group.zookeeper, group.zookeeper, store, expires=True)
+    offsets = MemberStore(group.zookeeper, group.zookeeper, store, expires=True)
     member = Stepped(offsets, group, interval=0.0, refresh=0.0)
     member.own(T0)
     for _ in range(3):
@@ -256,7 +256,7 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
         def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
             return {T2: ValueError("nobody asked")} if T0 in offsets else 5  # type: ignore[return-value]
 
-    stepped = Stepped(DualStore(group.zookeeper, None, Odd()), group, interval=0.0)
+    stepped = Stepped(MemberStore(group.zookeeper, None, Odd()), group, interval=0.0)
     position = stepped.own(T0, 5)
     stepped.start(position)
     position.begin(7)
@@ -272,7 +272,7 @@ def test_no_error_of_a_store_ends_the_thread(group: Group, error: BaseException)
     The committer's thread ended then without a word: no call was answered, and no offset was ever committed again.
     """
     group.store.offsets[T0] = 5
-    stepped = Stepped(DualStore(group.zookeeper, None, group.store), group, interval=0.0)
+    stepped = Stepped(MemberStore(group.zookeeper, None, group.store), group, interval=0.0)
     position = stepped.own(T0)
 
     group.store.trouble, starts = failing(error), stepped.committer.tracker.starts

@@ -13,7 +13,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import ThreadId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import NONE_HELD
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -45,7 +45,7 @@ class LateCommitter:
         """Have the reader open the partition, as it does with the first chunk."""
         position = self.owned.positions[TP]
         note, pointers = position.ledger_start.note, position.stored.pointers
-        position.ledger = MessageLedger(position, position.consumed or 0, note, pointers)
+        position.ledger = BalancedLedger(position, position.consumed or 0, note, pointers)
 
     def writes_of_a_commit(self) -> int:
         before = self._version()

@@ -16,8 +16,8 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.ownership_transactions import ABSENT
@@ -59,9 +59,9 @@ class Coordinator:
         return dict.fromkeys(offsets, 0)
 
 
-def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
+def owned(identity: Identity, coordinator: Coordinator) -> MemberStore:
     store = MemberOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    made = DualStore(store, elsewhere=store, backoff=0.001)
+    made = MemberStore(store, elsewhere=store, backoff=0.001)
     made.track(TP, PartitionPosition(TP, ThreadId("g_c-0")).stored, ABSENT)
     made.track(KEPT, PartitionPosition(KEPT, ThreadId("g_c-0")).stored, ABSENT)
     return made
@@ -172,6 +172,6 @@ def test_a_late_refusal_between_generations_is_tried_again() -> None:
 
     coordinator = Coordinator(go_on_late)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("zkconsumer.offsets.dual_store.ONE_TRY", 0.1)
+        patched.setattr("zkconsumer.offsets.member_store.ONE_TRY", 0.1)
         assert not owned(identity, coordinator).commit({KEPT: 43}, {}, Deadline(scaled(10)), patient=True)
     assert [who.generation for who in coordinator.commits] == [5, 6]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests import group_snapshots
 from tests.group_snapshots import partition, stat
-from zkconsumer.core.migration_plan import Store
+from zkconsumer.core.offset_move_plan import Store
 from zkconsumer.operations.group_deletion import DeadReason, plan_prune
 from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, KafkaOffset, MemberNode, Problem, TopicNode
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.group_snapshots import group_snapshot, partition, stat
-from zkconsumer.core.migration_plan import PartitionSelection, Store, parse_selection
+from zkconsumer.core.offset_move_plan import PartitionSelection, Store, parse_selection
 from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, READER_KEY, SPARK_QUERY
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.operations.group_snapshot import (

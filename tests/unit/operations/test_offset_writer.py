@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.cluster import group_offsets as group_offsets_admin
-from zkconsumer.core.migration_plan import MoveVerdict, SavedEntry, Step, Store, StoreEntry
-from zkconsumer.core.offset_file_formats import parse_backup
+from zkconsumer.core.offset_file_formats import parse_undo_file
+from zkconsumer.core.offset_move_plan import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
@@ -324,7 +324,7 @@ def test_the_undo_file_is_complete_before_the_first_write(house: House) -> None:
     house.offset(T0, b"+7")
     run = house.run()
     assert run.begin({T0: entry(1), T1: entry(2)}, {T0: 7, T1: None}) == 2
-    saved = parse_backup(run.save(None).read_text())
+    saved = parse_undo_file(run.save(None).read_text())
     assert house.offsets() == {0: b"+7"}
     assert saved.saved == {T0: SavedEntry(StoreEntry(7, text="+7"), entry(1)), T1: SavedEntry(None, entry(2))}
     assert (saved.group, saved.store, saved.cluster) == ("g", Store.ZOOKEEPER, "h:1")
@@ -343,7 +343,7 @@ def test_a_live_reset_is_computed_from_the_overwritten_offset(house: House, monk
     assert run.done
     assert house.offsets() == {0: b"172"}
     assert run.overwritten == {T0: 202}
-    assert parse_backup(file.read_text()).saved == {T0: SavedEntry(entry(202), entry(172))}
+    assert parse_undo_file(file.read_text()).saved == {T0: SavedEntry(entry(202), entry(172))}
 
 
 def test_a_reset_follows_the_last_commit_of_an_owner_that_left(house: House) -> None:

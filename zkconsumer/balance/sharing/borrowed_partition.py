@@ -7,8 +7,8 @@ from dataclasses import replace
 from time import time
 from typing import Any, cast
 
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
 from zkconsumer.balance.sharing.loan_format import LoanReport
@@ -41,7 +41,7 @@ class BorrowedPartition:
         self.left = False
         self.word: LoanReport | None = None
         self._make_stream = stream
-        self._reader: Reader | None = None
+        self._reader: ChunkIntake | None = None
         self._closed = NO_SLOTS
         self.told: LoanReport | None = None
         self._told_at = 0.0
@@ -52,7 +52,9 @@ class BorrowedPartition:
 
     # ---- the reader's thread
 
-    def obey(self, orders: Sequence[BorrowerOrder], reader: Reader, wake: Callable[[], None], lender: str = "") -> None:
+    def obey(
+        self, orders: Sequence[BorrowerOrder], reader: ChunkIntake, wake: Callable[[], None], lender: str = ""
+    ) -> None:
         """Do what concerns the ledger and the waiting messages. Arguments: ``lender`` is the owner, for the state."""
         self._reader, before = reader, self.partition
         self._begin_anew(reader)
@@ -86,7 +88,7 @@ class BorrowedPartition:
             queue = partition.stream.queue
             (queue.pause if paused else queue.resume)(partition.position)
 
-    def _begin_anew(self, reader: Reader) -> None:
+    def _begin_anew(self, reader: ChunkIntake) -> None:
         """Read the log anew if it was cut short. What is known of messages before that place is still true."""
         partition, ledger = self.partition, self._ledger
         if partition is None or ledger is None or partition.reading.cut < 0:
@@ -95,7 +97,7 @@ class BorrowedPartition:
         self.borrower.cut(lambda note: _of_same_log(partition, note))
         self._take_on(TakeOn(ledger.slots, _of_same_log(partition, ledger.point().note)), reader)
 
-    def _take_on(self, order: TakeOn, reader: Reader) -> None:
+    def _take_on(self, order: TakeOn, reader: ChunkIntake) -> None:
         if self._ledger is not None and self.partition is not None:
             again = self._ledger.take_on(order.slots, order.note)
             reader.intake.take_on(self.partition, order.slots)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.core.finished_note import FinishedNote, together
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Borrower:
         """Believe of slots that were given back only what ``of_same_log`` leaves of their notes."""
         self._gone = [(slots, of_same_log(note)) for slots, note in self._gone]
 
-    def note(self, ledger: MessageLedger | None) -> FinishedNote:
+    def note(self, ledger: BalancedLedger | None) -> FinishedNote:
         """Return what to report: what is finished of the slots held, and of those given back."""
         parts = list(self._gone)
         if ledger is not None and self.held:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.message_intake import MessageIntake
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.lender_rules import (
     CloseSlots,
     Lender,
@@ -21,7 +21,7 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger, parked_slots
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.zookeeper.session import Session
@@ -82,7 +82,7 @@ class LentPartition:
         self,
         orders: Sequence[LenderOrder],
         partition: OpenPartition,
-        reader: Reader,
+        reader: ChunkIntake,
         wake: Callable[[], None],
     ) -> None:
         """Do what concerns the ledger and the waiting messages. Called on the reader's thread."""
@@ -125,7 +125,7 @@ class LentPartitions:
         self._wanted: dict[PartitionPosition, None] = {}  # in order, unlike a set
         self._whole: set[PartitionPosition] = set()
 
-    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+    def ledger_of(self, position: PartitionPosition) -> BalancedLedger | None:
         """Return the ledger of a partition of ours, None until it is known what is lent."""
         lent = self.stays.get(position)
         if lent is not None and not lent.over:

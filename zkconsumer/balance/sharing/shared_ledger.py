@@ -1,7 +1,7 @@
 """The ledger of a partition whose slots come and go: it knows the slot of each unfinished message.
 
-Threads: those of :class:`~zkconsumer.ownership.message_ledger.MessageLedger`. Slots come and go on the reader's thread,
-so that none comes or goes between the question whether a message is wanted and the note that it was read.
+Threads: those of :class:`~zkconsumer.ownership.balanced_ledger.BalancedLedger`. Slots come and go on the thread of the
+reader, so that none comes or goes between the question whether a message is wanted and the note that it was read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from zkconsumer.balance.sharing.lender_rules import Beginning
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind, slot_of_mark
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 
 
-class SharedLedger(MessageLedger):
+class SharedLedger(BalancedLedger):
     """The messages of one stay at a partition, or of the slots that are borrowed from its owner.
 
-    Arguments: as for MessageLedger.
+    Arguments: as for BalancedLedger.
     """
 
     def __init__(

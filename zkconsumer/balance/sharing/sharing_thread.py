@@ -18,9 +18,9 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import LoanSight, OpenPartition
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower_rules import BorrowerView
 from zkconsumer.balance.sharing.lender_rules import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
@@ -134,7 +134,7 @@ class Sharing:
         self,
         access: SharingAccess,
         dispatcher: Dispatcher,
-        reader: Reader,
+        reader: ChunkIntake,
         lent: LentPartitions,
         share: AdvertisedShare,
         store: LoanStore | None = None,

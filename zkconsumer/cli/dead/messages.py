@@ -18,10 +18,10 @@ from zkconsumer.cli.source_arguments import add_connection_arguments, add_topics
 from zkconsumer.cli.tables import JSON, Table, add_format_argument, as_json, data_field, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
-from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
 from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_move_plan import PartitionSelection, parse_selection
 from zkconsumer.errors import BrokerError, ConfigException
-from zkconsumer.fetch.fetch_settings import FetchSettings
+from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
 from zkconsumer.model import EARLIEST, TopicPartition
 from zkconsumer.operations.group_lookup import require_group

@@ -29,7 +29,7 @@ from zkconsumer.cli.tables import (
     watched,
 )
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.migration_plan import PartitionSelection, parse_selection
+from zkconsumer.core.offset_move_plan import PartitionSelection, parse_selection
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion

@@ -1,6 +1,6 @@
 """``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. ``core.migration_plan`` makes the plan, ``migration_steps`` performs the plan and prints the
+Runs in the main thread. ``core.offset_move_plan`` makes the plan, ``migration_steps`` performs the plan and prints the
 result, and ``operations.offset_writer`` writes the stores.
 """
 
@@ -17,7 +17,7 @@ from zkconsumer.cli.migrate.migration_steps import MigratedGroup
 from zkconsumer.cli.source_arguments import add_topics, connect_options, seconds_argument
 from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
+from zkconsumer.core.offset_move_plan import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
 DESCRIPTION = """\

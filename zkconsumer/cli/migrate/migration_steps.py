@@ -19,11 +19,12 @@ from zkconsumer.cli.source_arguments import parsed_file
 from zkconsumer.cluster.cluster_client import ClusterClient, existing_partitions
 from zkconsumer.cluster.group_offsets import REASONS, GroupOffsets, KafkaGroupOffsets, ZooKeeperGroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration_plan import (
+from zkconsumer.core.offset_file_formats import format_csv, parse_csv, parse_undo_file
+from zkconsumer.core.offset_move_plan import (
     AheadPolicy,
     LogRange,
-    MovePlan,
     MoveVerdict,
+    OffsetMovePlan,
     OutOfRangePolicy,
     PartitionComparison,
     PartitionSelection,
@@ -36,7 +37,6 @@ from zkconsumer.core.migration_plan import (
     plan_move,
     plan_rollback,
 )
-from zkconsumer.core.offset_file_formats import format_csv, parse_backup, parse_csv
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.atomic_file import write_new
 from zkconsumer.operations.offset_writer import OffsetRun, WriteState
@@ -228,7 +228,7 @@ def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, op
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
-    backup = parsed_file(file, parse_backup)
+    backup = parsed_file(file, parse_undo_file)
     if backup.group != group.group:
         complain(f"{file} is of group {backup.group!r}; nothing was done")
         return UNDECIDED
@@ -243,7 +243,7 @@ def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, op
     return _decide(group, plan, options, live)
 
 
-def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, lived: list[str]) -> int:
+def _decide(group: MigratedGroup, plan: OffsetMovePlan, options: MigrationOptions, lived: list[str]) -> int:
     """Refuse the plan, or perform it. ``lived`` are the live members before the plan was made."""
     code = 0
     live = lived or _live(group, plan.target, options)
@@ -269,7 +269,7 @@ def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> lis
     return [f"{who} ({store})" for store in sides for who in group.offsets(store).members(group.deadline())]
 
 
-def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> int:
+def _carry_out(group: MigratedGroup, plan: OffsetMovePlan, options: MigrationOptions) -> int:
     offsets = MemberlessOffsets(group.offsets(plan.target), lambda: _live(group, plan.target, options))
     expected = {step.partition: None if step.before is None else step.before.valid for step in plan.changes}
     with StopSignals() as stop:
@@ -290,7 +290,7 @@ def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) 
 
 
 def _tell_outcomes(
-    plan: MovePlan, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None, options: MigrationOptions
+    plan: OffsetMovePlan, run: OffsetRun, held: Mapping[TopicPartition, StoreEntry] | None, options: MigrationOptions
 ) -> None:
     """Print the result of each partition, and the command that undoes the run. ``held`` is None if not read back."""
     say(outcome_table({step.partition: _outcome(step, run, held) for step in plan.changes}))

@@ -21,8 +21,8 @@ from zkconsumer.cli.source_arguments import (
 from zkconsumer.cli.source_arguments import run_verb as run
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core.migration_plan import Store
 from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_move_plan import Store
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_deletion import DeadOffset, DeadReason, PrunePlan, plan_prune

@@ -34,10 +34,10 @@ from zkconsumer.cli.source_arguments import (
 )
 from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
-from zkconsumer.core import migration_plan
-from zkconsumer.core.migration_plan import MovePlan, MoveVerdict, PartitionSelection, Step, Store
+from zkconsumer.core import offset_move_plan
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.offset_file_formats import Backup, format_csv, parse_backup, parse_csv
+from zkconsumer.core.offset_file_formats import UndoFile, format_csv, parse_csv, parse_undo_file
+from zkconsumer.core.offset_move_plan import MoveVerdict, OffsetMovePlan, PartitionSelection, Step, Store
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations import offset_reset
@@ -86,7 +86,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
 
 def _plans(arguments: argparse.Namespace, source: SnapshotSource, client: ClusterClient | None) -> list[ResetPlan]:
     (scenario,) = scenario_of(arguments)
-    selection = migration_plan.parse_selection(arguments.topic)
+    selection = offset_move_plan.parse_selection(arguments.topic)
     now = time.time_ns() // 1_000_000
     groups = list(source.groups()) if arguments.all_groups else arguments.group
     files = _from_file(arguments.from_file, groups) if scenario is Scenario.FROM_FILE else {}
@@ -163,7 +163,7 @@ def _write(report: WriteReport, client: ClusterClient, plan: ResetPlan, argument
                 report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
-            wanted = {one.partition: migration_plan.stored_as(store, one.new) for one in resets}
+            wanted = {one.partition: offset_move_plan.stored_as(store, one.new) for one in resets}
             expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
@@ -288,7 +288,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
     ):
         print("--undo-file goes with --execute and with one file only", file=sys.stderr)
         return 2
-    backups = [parsed_file(Path(name), _checked_backup) for name in arguments.files]
+    backups = [parsed_file(Path(name), _checked_undo_file) for name in arguments.files]
     with open_client(arguments) as client, StopSignals() as stop:
         report = WriteReport(client.timeout, arguments.wait, connect_options(arguments), stop)
         rows: list[tuple[str | int | None, ...]] = []
@@ -303,9 +303,9 @@ def run_undo(arguments: argparse.Namespace) -> int:
         return report.code()
 
 
-def _checked_backup(text: str) -> Backup:
+def _checked_undo_file(text: str) -> UndoFile:
     """Return the content of an undo file. Raises ValueError, also for names that no node can have."""
-    backup = parse_backup(text)
+    backup = parse_undo_file(text)
     for name in (backup.group, *(tp.topic for tp in backup.saved)):
         problem = name_problem(name)
         if problem is not None:
@@ -314,7 +314,7 @@ def _checked_backup(text: str) -> Backup:
 
 
 def _undo(
-    report: WriteReport, client: ClusterClient, name: str, backup: Backup, arguments: argparse.Namespace
+    report: WriteReport, client: ClusterClient, name: str, backup: UndoFile, arguments: argparse.Namespace
 ) -> list[tuple[str | int | None, ...]]:
     """Undo one file. Return its rows of the table."""
     if backup.cluster != client.zookeeper:
@@ -322,7 +322,7 @@ def _undo(
     with OperatedGroup(client, backup.group) as group:
         offsets = group.offsets(backup.store)
         held = {tp: one for tp, one in offsets.read(Deadline(client.timeout)).items() if tp in backup.saved}
-        plan = migration_plan.plan_rollback(backup.store, backup.saved, held, force=arguments.force)
+        plan = offset_move_plan.plan_rollback(backup.store, backup.saved, held, force=arguments.force)
         live, refused = _refusals(client, backup, plan)
         for text in refused:
             complain(f"{name}: {text}")
@@ -344,7 +344,7 @@ def _undo(
         return [_row(backup.group, step) for step in plan.steps]
 
 
-def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[list[TopicPartition], list[str]]:
+def _refusals(client: ClusterClient, backup: UndoFile, plan: OffsetMovePlan) -> tuple[list[TopicPartition], list[str]]:
     """Return the partitions with live owners that adopt, and why offsets must not be written now."""
     snapshot = LiveSource(client).snapshot(backup.group)
     texts = offset_reset.unread(snapshot, (backup.store,)) + list(
@@ -357,6 +357,6 @@ def _refusals(client: ClusterClient, backup: Backup, plan: MovePlan) -> tuple[li
 
 def _row(group: str, step: Step) -> tuple[str | int | None, ...]:
     what = _WHAT[step.verdict] + (f": {step.reason}" if step.reason else "")
-    before = None if step.before is None else migration_plan.entry_text(step.before)
-    after = None if step.source is None else migration_plan.entry_text(step.source)
+    before = None if step.before is None else offset_move_plan.entry_text(step.before)
+    after = None if step.source is None else offset_move_plan.entry_text(step.source)
     return (group, *step.partition, before, after, what)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, seconds_argument
 from zkconsumer.cli.tables import Options, add_format_argument
-from zkconsumer.core.migration_plan import Store, parse_selection
 from zkconsumer.core.names import name_problem
+from zkconsumer.core.offset_move_plan import Store, parse_selection
 from zkconsumer.operations.offset_reset import Scenario
 
 RESET_FLAG = "--reset-offsets"

@@ -18,8 +18,8 @@ from typing import Any, Self
 from zkconsumer.cli.tables import Table, printable, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import GroupOffsets, KafkaGroupOffsets
-from zkconsumer.core.migration_plan import Store, StoreEntry
 from zkconsumer.core.names import first_of
+from zkconsumer.core.offset_move_plan import Store, StoreEntry
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.offset_writer import (

@@ -19,9 +19,9 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import UnknownAssignorError
-from zkconsumer.member.coordinator.assignment import partition_streams
-from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
-from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
+from zkconsumer.member.brokers.assignment import partition_streams
+from zkconsumer.member.brokers.leader_assignment import assign_group, protocol_offers
+from zkconsumer.member.brokers.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.offsets.dual_store import MergedStart, merged_start
+from zkconsumer.core.start_rule import MergedStart, merged_start, start_in_node
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ def test_the_largest_stored_offset_is_the_start(
     stored: list[int | None], start: int | None, stores_agree: bool
 ) -> None:
     assert merged_start(stored) == MergedStart(start, stores_agree)
+
+
+@pytest.mark.parametrize(
+    ("offset", "store_elsewhere", "start"),
+    [(5, False, 5), (0, False, 0), (None, False, None), (-1, False, None), (5, True, None), (None, True, None)],
+)
+def test_the_node_decides_if_no_other_store_may(offset: int | None, store_elsewhere: bool, start: int | None) -> None:
+    assert start_in_node(offset, store_elsewhere=store_elsewhere) == start

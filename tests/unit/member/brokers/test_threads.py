@@ -15,8 +15,8 @@ from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, Rebal
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.coordinator_requests import Answered, CoordinatorRequests
-from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
+from zkconsumer.member.brokers.coordinator_requests import Answered, CoordinatorRequests
+from zkconsumer.member.brokers.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease

@@ -28,7 +28,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import ConfigException, MalformedMemberError, UnknownAssignorError
-from zkconsumer.member.coordinator.zkconsumer_assignor import ZkconsumerAssignor
+from zkconsumer.member.brokers.zkconsumer_assignor import ZkconsumerAssignor
 from zkconsumer.model import ConsumerId, TopicPartition
 
 _SIMPLE: Mapping[str, Callable[[], GroupAssignor]] = {

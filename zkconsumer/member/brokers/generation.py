@@ -15,13 +15,13 @@ from zkconsumer.core.consumer_protocol import JoinedMember, MemberAssignment, Re
 from zkconsumer.core.generation_fence import GenerationEpochs, OwnershipEpochs
 from zkconsumer.errors import InconsistentGroupProtocolError
 from zkconsumer.kafka.group_channel import Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import (
+from zkconsumer.member.brokers.leader_assignment import (
     assign_group,
     common_protocol,
     protocol_offers,
     topics_of_members,
 )
-from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.brokers.topic_interest import TopicInterest
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -180,7 +180,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class MovePlan:
+class OffsetMovePlan:
     """The plan for one target store."""
 
     target: Store
@@ -209,7 +209,7 @@ def plan_move(
     *,
     out_of_range: OutOfRangePolicy = OutOfRangePolicy.REFUSE,
     ahead: AheadPolicy = AheadPolicy.REFUSE,
-) -> MovePlan:
+) -> OffsetMovePlan:
     """Plan the writes that bring the store ``target`` from its entries ``held`` to those of ``source``.
 
     Arguments: ``logs`` has the logs of all existing partitions.
@@ -218,7 +218,7 @@ def plan_move(
         _step(target, tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead)
         for tp in sorted({*source, *held})
     ]
-    return MovePlan(target, steps)
+    return OffsetMovePlan(target, steps)
 
 
 def _step(
@@ -298,7 +298,7 @@ class SavedEntry:
 
 def plan_rollback(
     target: Store, saved: Mapping[TopicPartition, SavedEntry], held: StoreEntries, *, force: bool
-) -> MovePlan:
+) -> OffsetMovePlan:
     """Plan to restore the entries before a run. Entries changed since then are undecided, unless ``force`` is true."""
     steps = []
     for tp in sorted(saved):
@@ -316,7 +316,7 @@ def plan_rollback(
                 continue
         verdict = MoveVerdict.REMOVE if before is None else MoveVerdict.WRITE
         steps.append(Step(tp, verdict, before, now, before, reason=reason))
-    return MovePlan(target, steps)
+    return OffsetMovePlan(target, steps)
 
 
 def _written(wrote: StoreEntry | None) -> str:

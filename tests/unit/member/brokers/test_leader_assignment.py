@@ -26,7 +26,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import ConfigException, UnknownAssignorError
-from zkconsumer.member.coordinator.leader_assignment import (
+from zkconsumer.member.brokers.leader_assignment import (
     GROUP_ASSIGNORS,
     assign_group,
     common_protocol,

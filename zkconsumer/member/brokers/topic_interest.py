@@ -12,7 +12,7 @@ from dataclasses import replace
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
-from zkconsumer.member.coordinator.state_machine import Trigger
+from zkconsumer.member.brokers.state_machine import Trigger
 
 _MOST_NAMED = 8
 

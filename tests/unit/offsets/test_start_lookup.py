@@ -13,8 +13,8 @@ from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.start_offsets import MISSES, TOGETHER, StartWriter
+from zkconsumer.offsets.member_store import MemberStore
+from zkconsumer.offsets.start_lookup import MISSES, TOGETHER, StartWriter
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredOffset
@@ -232,7 +232,7 @@ def test_what_is_denied_waits_unless_another_store_has_it_now(zookeeper_first: b
     """In a bridge nobody has it: read again, it would be resolved and denied again and again without a pause."""
     elsewhere = MemoryStore()
     nodes: Any = Denying()
-    store = DualStore(nodes, nodes, elsewhere, zookeeper_first=zookeeper_first)
+    store = MemberStore(nodes, nodes, elsewhere, zookeeper_first=zookeeper_first)
     storing = StartWriter(store, 1.0, lambda *_: None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"))
     told: dict[PartitionPosition, bool] = {}

@@ -12,7 +12,7 @@ from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, e
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
 from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import CommitPoint, MessageLedger, applied
+from zkconsumer.ownership.balanced_ledger import BalancedLedger, CommitPoint, applied
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes
 
@@ -25,10 +25,10 @@ def slot_of(offset: int) -> int:
     return offset * 5 % 4
 
 
-def ledger(start: int, note: FinishedNote | None = None, **more: object) -> MessageLedger:
+def ledger(start: int, note: FinishedNote | None = None, **more: object) -> BalancedLedger:
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("c-0"), start)
     position.stored.notes = StoredNotes()
-    return MessageLedger(position, start, note, **more)  # type: ignore[arg-type]
+    return BalancedLedger(position, start, note, **more)  # type: ignore[arg-type]
 
 
 class Owner:
@@ -39,7 +39,7 @@ class Owner:
         self.base = 0
         self.note: FinishedNote | None = None
         self.pointers: dict[int, Pointer] = {}
-        self.written: tuple[MessageLedger, CommitPoint] | None = None
+        self.written: tuple[BalancedLedger, CommitPoint] | None = None
         """The last commit, if its answer has not come yet."""
         self.restart(0)
 

@@ -11,14 +11,14 @@ from tests.streams import delivery_of, valid_lease
 from tests.timing import eventually
 from tests.values import present
 from zkconsumer import KafkaStream
+from zkconsumer.balance import chunk_intake as reader_module
 from zkconsumer.balance import open_partition
-from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.balanced_run import run_problems
+from zkconsumer.balance.chunk_intake import ChunkIntake
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.open_partition import Lending, ReadLimits
 from zkconsumer.balance.outcomes import DONE
-from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.message_pointers import Pointer, PointerKind
@@ -26,7 +26,7 @@ from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import MessageSizeTooLargeException
 from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.ownership.stored_offset import StoredNotes
 from zkconsumer.runtime.deadline import Deadline
@@ -51,7 +51,7 @@ class World:
         self.position = self.owned()
         self.woken = 0
         self.dispatcher = Dispatcher(self.lease, RunRules())
-        self.reader = Reader(
+        self.reader = ChunkIntake(
             "g_c",
             self.dispatcher,
             ReadLimits(window, budget),
@@ -343,7 +343,7 @@ def test_results_that_wait_to_be_stored_are_told(world: World) -> None:
 
 
 def test_a_change_waits_since_the_look_after_it() -> None:
-    ledger = MessageLedger(PartitionPosition(TP, ThreadId("g_c-0"), 0), 0)
+    ledger = BalancedLedger(PartitionPosition(TP, ThreadId("g_c-0"), 0), 0)
     assert ledger.unnoted_since(1.0) == 1.0
     ledger.touch()
     assert ledger.unnoted_since(2.0) == 2.0

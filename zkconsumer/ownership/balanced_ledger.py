@@ -1,6 +1,6 @@
 """The finished messages of one owned partition, where messages are finished in any order.
 
-A :class:`MessageLedger` belongs to one :class:`~zkconsumer.ownership.partition_position.PartitionPosition`, and so to
+A :class:`BalancedLedger` belongs to one :class:`~zkconsumer.ownership.partition_position.PartitionPosition`, and so to
 one ownership. A late outcome of an earlier ownership goes to the earlier ledger alone. A ledger moves ``consumed`` of
 its position, which is the base.
 
@@ -8,7 +8,7 @@ Threads: readers, workers and the committer call it. The lock that its maker giv
 over a call that may wait.
 
 A commit takes one :class:`CommitPoint`, in which base, note and pointers belong together, and returns it with
-:meth:`MessageLedger.stored` when it is written. The base passes an unfinished message only in the commit that stores
+:meth:`BalancedLedger.stored` when it is written. The base passes an unfinished message only in the commit that stores
 its pointer.
 """
 
@@ -45,7 +45,7 @@ class CommitPoint:
     """The ledger that it is of."""
 
 
-class MessageLedger:
+class BalancedLedger:
     """The messages of one stay at a partition.
 
     Arguments: ``start`` is the base to begin at; ``note`` tells what is finished beyond it; ``pointers`` are those of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.member.state_tables import reachable
-from zkconsumer.member.coordinator.state_machine import (
+from zkconsumer.member.brokers.state_machine import (
     ANSWERS,
     ASKING,
     CAUSES,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from time import monotonic
 
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
+from zkconsumer.member.brokers.join_protocol import MemberSettings
+from zkconsumer.member.brokers.state_machine import State
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.coordinator.join_protocol import MemberSettings
-from zkconsumer.member.coordinator.state_machine import State
 from zkconsumer.runtime.deadline import backoff
 from zkconsumer.runtime.interruptible_wait import Answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from zkconsumer.core.consumer_protocol import MemberAssignment
-from zkconsumer.member.coordinator.zkconsumer_assignor import streams_by_leader
+from zkconsumer.member.brokers.zkconsumer_assignor import streams_by_leader
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation

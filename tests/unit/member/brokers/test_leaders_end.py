@@ -12,7 +12,7 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.events import StopRequested
 from zkconsumer.testing import FakeCluster
 

@@ -4,7 +4,7 @@ Called by one thread (the committer's); any may ``close``. ZooKeeper fences ever
 the coordinator's store says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets
 are written elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
 
-Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.compare`
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`MemberStore.compare`
 compares the stored offset with the one we last read or wrote. A commit of ours between the other write and that look
 writes over it unseen.
 
@@ -17,12 +17,13 @@ deadline. As documented, a failed search for the coordinator does not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.start_rule import MergedStart, merged_start
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,
@@ -52,33 +53,6 @@ if TYPE_CHECKING:
     from zkconsumer.offsets.kafka_store import MemberOffsets
 
 
-class MergedStart(NamedTuple):
-    """The start offset of one partition.
-
-    ``offset`` is None if no store holds one: then ``auto.offset.reset`` decides. ``stores_agree`` is true if all stores
-    hold the same.
-    """
-
-    offset: int | None
-    stores_agree: bool
-
-
-def merged_start(stored: Iterable[int | None]) -> MergedStart:
-    """Return the start offset of a partition whose offset is in more than one store.
-
-    Mirrors the original's rule of ``dual.commit.enabled``: the largest of the stored offsets. Stores differ after a
-    failed commit, or while the group moves from one store to the other. The next commit brings a store up that holds no
-    offset or a smaller one. The original leaves it behind until the partition gets a new message, so that a move back
-    loses the offsets of idle partitions.
-
-    Arguments: ``stored`` has one entry for each store: its offset, or None, or a negative number (the original writes
-    -1) for no offset. Never pass None for a store that could not be read: then the partition must not start.
-    """
-    valid = [None if offset is None or offset < 0 else offset for offset in stored]
-    start = max((offset for offset in valid if offset is not None), default=None)
-    return MergedStart(start, all(offset == start for offset in valid))
-
-
 log = logging.getLogger(__name__)
 
 Check = Callable[[Collection[TopicPartition], Deadline], Failures]
@@ -101,7 +75,7 @@ class Differences(NamedTuple):
     untold: set[TopicPartition]
 
 
-class DualStore:
+class MemberStore:
     """Offsets in one or two stores.
 
     Arguments: ``coordinator`` is the store of the group's coordinator, which knows which partitions this member owns.

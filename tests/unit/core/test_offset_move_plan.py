@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.migration_plan import (
+from zkconsumer.core.offset_move_plan import (
     Agreement,
     AheadPolicy,
     LogRange,

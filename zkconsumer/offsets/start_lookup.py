@@ -2,7 +2,7 @@
 
 Part of the committer; only its thread comes here. A store that does not answer is asked again, for all partitions
 together and for as long as they are ours: an offset is never guessed. The original takes the error of a partition for
-"no offset", and waits for a coordinator inside the rebalance without an end.
+"no offset", and waits for a coordinator inside the rebalance without an end. ``core/start_rule`` has the rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import NEVER
-from zkconsumer.offsets.dual_store import DualStore, may_pass
+from zkconsumer.offsets.member_store import MemberStore, may_pass
 from zkconsumer.offsets.store import CommitRefusedError, Failures
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline, backoff
@@ -49,7 +49,7 @@ class StartOffsets:
 
     def __init__(
         self,
-        store: DualStore,
+        store: MemberStore,
         *,
         timeout: float,
         retry: float,
@@ -155,7 +155,7 @@ class StartWriter:
     Arguments: ``timeout`` in seconds for one call.
     """
 
-    def __init__(self, store: DualStore, timeout: float, settle: Settle) -> None:
+    def __init__(self, store: MemberStore, timeout: float, settle: Settle) -> None:
         self._store = store
         self._timeout = timeout
         self._settle = settle

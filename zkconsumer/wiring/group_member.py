@@ -23,8 +23,9 @@ from zkconsumer.errors import (
     OffsetCommitError,
     RegistryUnavailableError,
 )
+from zkconsumer.member.close_times import CloseTimes
 from zkconsumer.member.connector_state import ConnectorState, Phase, StandstillLog, stands_still
-from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import PartitionGroupThread
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
@@ -37,20 +38,10 @@ from zkconsumer.wiring.member_parts import Coordination, MemberParts
 
 log = logging.getLogger(__name__)
 
-SPARE = 0.3
-"""Seconds of a close that no step gets: on a busy machine each step ends a little late."""
-A_STEP = 0.15
-"""Seconds that each step of a close has at least, even if the steps before it took all of theirs."""
-FORCED = 0.9
-"""Seconds before the end of a close at which the member stops waiting for the group thread."""
-LONGEST = 86_400.0
-"""Seconds that a close may take at most."""
 A_MOMENT = 5.0
 """Seconds for a step of the group thread that has begun and waits for nothing."""
 WHY_LASTS = 0.1
 """Seconds for which reads that got nothing tell the same state."""
-SHORTEST = SPARE + FORCED + LEAVING
-"""Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
 
 
 class GroupMember:
@@ -114,19 +105,18 @@ class GroupMember:
         that wait for one end.
         """
         self._closing = True
-        scale = min(1.0, deadline.bounded(SHORTEST) / SHORTEST)
-        end, step = (Deadline(deadline.bounded(LONGEST)).earlier(SPARE * scale), A_STEP * scale)
+        times = CloseTimes.within(deadline)
         with ExitStack() as last:  # in reverse, and each step also if one before it failed
             if self.parts.listener is not None:
-                last.callback(self.parts.listener.close, end)
-            last.callback(self.coordination.disconnect, end.earlier(step))
+                last.callback(self.parts.listener.close, times.end)
+            last.callback(self.coordination.disconnect, times.before_last(1))
             if self.committer is not None:
-                last.callback(self.committer.close, end.earlier(2 * step))
-            last.callback(self.fetching.close, end.earlier(3 * step))
+                last.callback(self.committer.close, times.before_last(2))
+            last.callback(self.fetching.close, times.before_last(3))
             last.callback(self.lookup.close)
             last.callback(self.delivery.end)
             if self.engine is not None:
-                last.callback(self._end_group, self.engine, end, scale)
+                last.callback(self._end_group, self.engine, times)
                 self.settle_in_hand(get_native_id(), finished=finished)
                 # the group thread does so too, but it may be waiting for an answer, and readers must not wait for it
                 self.end_streams()
@@ -141,20 +131,20 @@ class GroupMember:
         self.delivery.end()
         self.delivery.revoke(list(self.positions().values()))
 
-    def _end_group(self, engine: PartitionGroupThread, end: Deadline, scale: float) -> None:
+    def _end_group(self, engine: PartitionGroupThread, times: CloseTimes) -> None:
         """Have the group thread leave.
 
         If it waits for an answer that does not come, close the connection it waits on.
         """
-        patience, last = end.earlier(FORCED * scale), end.earlier(4 * A_STEP * scale)
+        patience = times.patience
         self.events.put(StopRequested(deadline=patience))
         if not engine.join(patience):
             if self.committer is not None:
                 self.committer.interrupt()
             try:
-                self.coordination.disconnect(last.earlier(A_STEP * scale))
+                self.coordination.disconnect(times.before_last(5))
             finally:
-                engine.join(last)
+                engine.join(times.before_last(4))
         if self.config.auto_commit_enable and not (self.committer is not None and self.committer.copies):
             positions = engine.left or engine.positions().values()
             self.not_committed = [text for text in map(_not_committed, positions) if text]

@@ -19,13 +19,13 @@ from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import FencedInstanceIdError, MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.error_codes import ErrorAction, action_for
 from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.member.brokers.assignment import OwnedAssignment, partition_streams
+from zkconsumer.member.brokers.coordinator_requests import Answered
+from zkconsumer.member.brokers.heartbeats import HeartbeatFailed
+from zkconsumer.member.brokers.join_protocol import LEAVE_WITHIN, NEVER, JoinProtocol, MemberSettings, Question
+from zkconsumer.member.brokers.state_machine import ASKING, TABLE, TRYING, Effect, State, Trigger
+from zkconsumer.member.brokers.status import CoordinatedStatus
 from zkconsumer.member.connector_state import ConnectorState
-from zkconsumer.member.coordinator.assignment import OwnedAssignment, partition_streams
-from zkconsumer.member.coordinator.coordinator_requests import Answered
-from zkconsumer.member.coordinator.heartbeats import HeartbeatFailed
-from zkconsumer.member.coordinator.join_protocol import LEAVE_WITHIN, NEVER, JoinProtocol, MemberSettings, Question
-from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, Effect, State, Trigger
-from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Readers

@@ -4,8 +4,8 @@ It takes each chunk at once, so that a partition that is not read on holds up no
 has fewer unfinished messages than the window (``unfinished.max.offsets``) and holds no more than its share of the byte
 budget. Otherwise its position is ``full``, and the fetcher leaves it out.
 
-Threads: ``<consumer>-reader`` alone reads. Any thread may call :meth:`Reader.wake`, :meth:`Reader.submit` and
-:meth:`Reader.stop`.
+Threads: ``<consumer>-reader`` alone reads. Any thread may call :meth:`ChunkIntake.wake`, :meth:`ChunkIntake.submit` and
+:meth:`ChunkIntake.stop`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from threading import Thread
 from time import monotonic, time_ns
 from typing import Any
 
+from zkconsumer.balance.dispatched_work import ReadPart, ReadWork
 from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.open_partition import (
     BorrowedSlots,
@@ -29,13 +30,12 @@ from zkconsumer.balance.open_partition import (
     begin_lending,
     unstored,
 )
-from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.model import TopicPartition
-from zkconsumer.ownership.message_ledger import MessageLedger
+from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
@@ -57,7 +57,7 @@ RANGE = 100
 """The base may be at most so many windows behind, whatever is finished between: a note lists what is not."""
 
 
-class Reader:
+class ChunkIntake:
     """Reads all streams of a member.
 
     Arguments: ``positions`` returns those of the member now; ``wake_fetchers`` is called when a partition has room
@@ -105,7 +105,7 @@ class Reader:
         self.intake.pause.flag.set()
 
     def borrow(
-        self, position: PartitionPosition, ledger: MessageLedger, stream: KafkaStream[Any, Any]
+        self, position: PartitionPosition, ledger: BalancedLedger, stream: KafkaStream[Any, Any]
     ) -> OpenPartition:
         """Read slots of a partition of another member, which ``ledger`` counts. Called on the reader's thread."""
         limit, slots = self._limits.end(position.tp), BorrowedSlots()
@@ -253,7 +253,7 @@ class Reader:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
             base, note = position.consumed or 0, kept if jumps else position.ledger_start.note
             pointers = position.stored.pointers
-            position.ledger = MessageLedger(position, base, note, pointers, lock=InterruptibleLock())
+            position.ledger = BalancedLedger(position, base, note, pointers, lock=InterruptibleLock())
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None

@@ -16,10 +16,11 @@ from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.group_in_zookeeper import Group, soon, zookeeper_only
 from tests.values import present
 from zkconsumer import DatabaseOffsets
+from zkconsumer.core.start_rule import MergedStart
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.dual_store import DualStore, MergedStart
+from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -77,7 +78,7 @@ def test_a_database_alone_decides_the_start(group: Group, tmp_path: Path) -> Non
     """The node is a copy. It may be ahead of rows that were never committed."""
     database = DatabaseOffsets(lambda: sqlite3.connect(tmp_path / "x.db"))
     database.open(StoreMember("g", ConsumerId("g_me"), lambda *_: ""), scaled(5))
-    both = DualStore(group.zookeeper, group.zookeeper, database)
+    both = MemberStore(group.zookeeper, group.zookeeper, database)
     group.claim(T0, 9)
     assert both.starts([T0], soon()) == {T0: MergedStart(None, stores_agree=False)}
     assert not both.commit({T0: 4}, {}, soon(), patient=True)
@@ -186,7 +187,7 @@ def test_tries_end_with_the_deadline(group: Group) -> None:
 def test_closing_ends_the_wait_between_tries(group: Group) -> None:
     group.claim(T0, 5)
     group.store.trouble = failing(*[BrokerUnavailableError("away")] * 9)
-    offsets = DualStore(group.zookeeper, None, group.store, backoff=scaled(60))
+    offsets = MemberStore(group.zookeeper, None, group.store, backoff=scaled(60))
     closer = threading.Timer(0.05, offsets.close)
     began = monotonic()
     closer.start()
@@ -225,9 +226,9 @@ def test_a_partition_of_another_member_is_not_written(group: Group, kind: str) -
 # ---- ZooKeeper first ----
 
 
-def bridging(group: Group) -> DualStore:
+def bridging(group: Group) -> MemberStore:
     nodes = group.zookeeper
-    return DualStore(nodes, nodes, group.store, backoff=0.01, max_retries=1, zookeeper_first=True)
+    return MemberStore(nodes, nodes, group.store, backoff=0.01, max_retries=1, zookeeper_first=True)
 
 
 def test_zookeeper_first_writes_nodes_if_the_other_store_fails() -> None:

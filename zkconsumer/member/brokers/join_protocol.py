@@ -17,11 +17,11 @@ from zkconsumer.core.consumer_protocol import MemberAssignment
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import Joined
-from zkconsumer.member.coordinator.coordinator_requests import Answered, CoordinatorRequests, Found, Synced
-from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.state_machine import Trigger
-from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.brokers.coordinator_requests import Answered, CoordinatorRequests, Found, Synced
+from zkconsumer.member.brokers.generation import Generation
+from zkconsumer.member.brokers.heartbeats import Heartbeats
+from zkconsumer.member.brokers.state_machine import Trigger
+from zkconsumer.member.brokers.topic_interest import TopicInterest
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper.lease import Lease
 

@@ -7,8 +7,8 @@ import pytest
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import STATIC, WHITE_LIST, Registration
-from zkconsumer.member.coordinator.state_machine import Trigger
-from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.brokers.state_machine import Trigger
+from zkconsumer.member.brokers.topic_interest import TopicInterest
 from zkconsumer.testing import FakeCluster
 
 
