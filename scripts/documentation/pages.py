@@ -110,7 +110,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return a page's text with links that work on the site. In the search, pages for users come before all others."""
     if page.file.generated_by is not None and page.file.src_uri != "index.md":
-        page.meta["search"] = {"boost": 0.5 if page.file.src_uri.startswith("api/") else 0.1}
+        # A word in a title counts as much as a thousand in the text.
+        page.meta["search"] = {"boost": 0.05 if page.file.src_uri.startswith("api/") else 0.001}
     inside = {f"zkconsumer/docs/{file.src_uri}": file.src_uri for file in files if file.generated_by is None}
     known = {**inside, **_outside()}
     origin = next((path for path, name in known.items() if name == page.file.src_uri), None)
