@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.config_definition import ConfigKey, keys_of
@@ -67,6 +68,165 @@ EXAMPLES = {
 """A text by which to find each Python example in README and the docs. Tests run every one of them."""
 
 SERVICES = DOCS / "services.md"
+
+
+class Question(NamedTuple):
+    """What a newcomer asks, and where the documents answer it.
+
+    ``who`` is a Python developer, an operator, a user of Spark, or an owner of members on the JVM. ``typed`` are words
+    for the search of the site, which finds what has them. ``answer`` is a text of the section ``place``.
+    """
+
+    who: str
+    question: str
+    typed: str
+    place: str
+    answer: str
+
+
+QUESTIONS = [
+    Question(
+        "Python",
+        "In place of kafka-python's loop, what is the smallest program?",
+        "kafka-python",
+        "coming-from.md#kafka-python",
+        "`for message in stream`",
+    ),
+    Question(
+        "JVM",
+        "A Scala member of my group uses range: what do I set, and what if we differ?",
+        "Scala strategy",
+        "README.md#joining-a-group-of-scala-consumers",
+        "nobody reads some of the partitions",
+    ),
+    Question(
+        "operator",
+        "Which member holds partition 3 of orders?",
+        "who owns partition",
+        "operating.md#who-owns-a-partition-and-its-lag",
+        "explain payments orders:3",
+    ),
+    Question(
+        "Python",
+        "What happens to the message in hand on SIGTERM?",
+        "SIGTERM",
+        "services.md#shutdown",
+        "SIGTERM without `stop_on`",
+    ),
+    Question(
+        "Python",
+        "How do I commit by hand, after my database has the row?",
+        "commit by hand",
+        "offsets.md#commits-automatic-or-by-hand",
+        "`auto.commit.enable=false` only your own calls commit",
+    ),
+    Question(
+        "Python",
+        "My handler raises for one message: does everything stop?",
+        "poison pill",
+        "dead-letters.md#retry-parked-messages-and-dead-letters",
+        "catch the exception",
+    ),
+    Question(
+        "operator",
+        "How do I get an alert when the lag grows?",
+        "lag alert",
+        "metrics.md#the-alerts",
+        "`ConsumerGroupFallsBehind`",
+    ),
+    Question(
+        "operator",
+        "How does a group read again from yesterday, 9:00? Must its members be stopped?",
+        "reset offsets datetime",
+        "resets.md#where-to",
+        "Without a zone at its end it is UTC",
+    ),
+    Question(
+        "Python",
+        "Where does a new group begin?",
+        "auto.offset.reset",
+        "README.md#a-first-read",
+        "a new group begins at the end",
+    ),
+    Question(
+        "Spark",
+        "Which format and options read a topic as a stream?",
+        "Spark options",
+        "spark-options.md#sparks-options",
+        'format("zkconsumer")',
+    ),
+    Question(
+        "Spark",
+        "Is a query exactly once, and where are its offsets?",
+        "Spark guarantees checkpoint",
+        "spark-guarantees.md#start-and-restart",
+        "the larger of checkpoint and group's offset",
+    ),
+    Question(
+        "JVM",
+        "Our offsets are in Kafka, or in both stores: what do I set?",
+        "dual.commit.enabled",
+        "offsets.md#where-offsets-are-kept",
+        "`offsets.storage=kafka`",
+    ),
+    Question(
+        "operator",
+        "The log says: can't rebalance after 4 retries. What now?",
+        "rebalance failed",
+        "groups.md#what-scala-members-log-when-a-rebalance-failed",
+        "`can't rebalance after 4 retries`",
+    ),
+    Question(
+        "operator",
+        "ZooKeeper is down for five minutes: do we get duplicates, must we restart?",
+        "ZooKeeper down",
+        "groups.md#when-zookeeper-is-down-or-a-session-expires",
+        "needs no restart",
+    ),
+    Question(
+        "Python",
+        "How do I use several cores, in spite of the GIL?",
+        "GIL cores parallel",
+        "message-balance.md#sizing-threads-processes-and-cores",
+        '`executor="processes"`',
+    ),
+    Question(
+        "operator",
+        "Where do I set passwords and TLS?",
+        "SASL password TLS SSL",
+        "security.md#security-tls-passwords-kerberos-and-acls",
+        "sasl.password=",
+    ),
+    Question(
+        "Python",
+        "How do I test my handler with pytest, without Kafka?",
+        "pytest mock",
+        "testing.md#testing-without-a-cluster-the-test-kit",
+        "@pytest.fixture",
+    ),
+    Question(
+        "Python",
+        "How do I decode Avro, and is zstd read?",
+        "deserializer Avro JSON compression zstd",
+        "reading.md#decoders-json-avro-protobuf-and-compression",
+        "`AvroDeserializer",
+    ),
+    Question(
+        "operator",
+        "How many messages a second does a member read?",
+        "performance throughput",
+        "speed.md#speed-throughput-latency-and-other-figures",
+        "million messages a second",
+    ),
+    Question(
+        "JVM",
+        "How does a live group get ready for Kafka 4, and back?",
+        "migration KRaft Kafka 4",
+        "migration.md#the-steps",
+        "To go back",
+    ),
+]
+"""Questions of the first hour and the first week. Each is answered within two clicks from README."""
 
 _EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _GENERATED = re.compile(r"(<!-- (properties|states|checks|kafka)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 import zkconsumer
-from tests.documents import DECISIONS, DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
+from tests.documents import (
+    DECISIONS,
+    DOCS,
+    EXAMPLES,
+    PAGES,
+    QUESTIONS,
+    README,
+    ROOT,
+    Question,
+    example,
+    examples,
+    regenerated,
+)
 from tests.programs import run_python
 from tests.unit.assignors.groups import member, owners
 from zkconsumer.core.message_pointers import decode_pointers
@@ -18,14 +30,30 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeCluster
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_question = pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked.typed)
 WORDS = 1_250
 """Five minutes of reading. Code, generated tables and the marks of tables are not counted."""
 
 
+def anchor(title: str) -> str:
+    """Return the anchor of a heading, by GitHub's rule."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, by GitHub's rule."""
-    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    """Return the anchors of a page's headings."""
+    return {anchor(title) for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+def page_named(name: str) -> Path:
+    """Return a page of the docs, or README."""
+    return README if name == README.name else DOCS / name
+
+
+def linked(page: Path) -> set[Path]:
+    """Return the files to which a page has links."""
+    targets = re.findall(r"\]\(([^)\s#:]+)[)#]", page.read_text(encoding="utf-8"))
+    return {(page.parent / target).resolve() for target in targets}
 
 
 def words(text: str) -> int:
@@ -131,6 +159,24 @@ def test_the_docs_are_no_longer_than_a_book() -> None:
     written = re.sub(r"<!-- (properties|checks|kafka).*?<!-- /\1 -->", " ", " ".join(pages), flags=re.DOTALL)
     assert len(pages) <= 42
     assert len(written.split()) <= 43_000
+
+
+@every_question
+def test_a_question_is_answered_in_its_section(asked: Question) -> None:
+    """The search finds a section by words of its text, and of its title above all."""
+    name, _, place = asked.place.partition("#")
+    parts = re.split(r"^#+ (.*)$", page_named(name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = {anchor(title): f"{title}\n{text}" for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    assert asked.answer in re.sub(r"\s*\n\s*", " ", sections[place])
+    for word in asked.typed.split():  # the search takes a word as the beginning of one
+        assert re.search(rf"(?<!\w){re.escape(word)}", parts[1] + sections[place], re.IGNORECASE), word
+
+
+@every_question
+def test_an_answer_is_two_clicks_from_readme(asked: Question) -> None:
+    page = page_named(asked.place.partition("#")[0])
+    first = {file for file in linked(README) if file.suffix == ".md"}
+    assert page in {README} | first | {file for one in first for file in linked(one)}
 
 
 def test_readme_has_at_most_250_lines() -> None:

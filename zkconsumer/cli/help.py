@@ -75,10 +75,14 @@ def title_of(page: str) -> str:
 
 
 def sections(title: str) -> Iterator[tuple[str, str]]:
-    """Yield the sections with this title, in any letters, each with the name of its page."""
+    """Yield the sections with this title, or with this beginning of it before a colon, each with the name of its page.
+
+    Letters may be large or small.
+    """
     for page, text in pages().items():
         for heading in _HEADING.finditer(text):
-            if heading[2].strip("`").lower() == title.lower():
+            words = heading[2].strip("`").lower()
+            if title.lower() in (words, words.partition(":")[0]):
                 level = len(heading[1])
                 ends = (one.start() for one in _HEADING.finditer(text, heading.end()) if len(one[1]) <= level)
                 yield page, text[heading.start() : next(ends, len(text))].strip()

@@ -41,6 +41,7 @@ def test_help_explains_every_check(said: Printed, check: Check) -> None:
         (["offsets", "reset"], "usage: zkconsumer offsets reset"),
         (["auto.offset.reset"], "smallest"),
         (["on-call"], "# A morning on call"),
+        (["sizing"], "## Sizing: threads, processes and cores"),
         (["What", "to", "do"], None),
         (["SessionLostError"], "raise `zookeeper.session.timeout.ms`"),
         ([], "troubleshooting"),
