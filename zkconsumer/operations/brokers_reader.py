@@ -123,10 +123,13 @@ class BrokersReader:
         seen = self._cluster(set().union(*map(wanted_topics, drafts)))
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._client.endpoint(broker, host, port))
+        numbers: dict[str, list[int]] = {}
+        for tp in seen.partitions:
+            numbers.setdefault(tp.topic, []).append(tp.partition)
         for draft in drafts:
             for broker, (host, port) in seen.brokers.items():
                 draft.brokers.setdefault(broker, BrokerNode(host, port))
-            self._take_topics(draft, seen)
+            self._take_topics(draft, seen, numbers)
         self._read_logs(drafts, seen, times=times)
 
     # ---- many groups
@@ -239,10 +242,7 @@ class BrokersReader:
     def _cluster(self, topics: Collection[str] | None) -> ClusterSeen:
         return self._client.describe(topics, self._deadline, self._endpoints.values())
 
-    def _take_topics(self, draft: GroupSnapshot, seen: ClusterSeen) -> None:
-        numbers: dict[str, list[int]] = {}
-        for tp in seen.partitions:
-            numbers.setdefault(tp.topic, []).append(tp.partition)
+    def _take_topics(self, draft: GroupSnapshot, seen: ClusterSeen, numbers: Mapping[str, Sequence[int]]) -> None:
         for topic in wanted_topics(draft) - draft.topics.keys():
             if topic in numbers:
                 draft.topics[topic] = TopicNode(tuple(sorted(numbers[topic])))

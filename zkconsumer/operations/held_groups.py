@@ -55,13 +55,13 @@ class ManyGroups(Protocol):
 
     def snapshots(
         self, groups: Sequence[str], *, message_times: bool = False
-    ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
-        """Yield the snapshot of each group, or the error in place of it."""
+    ) -> Iterator[Sequence[tuple[str, GroupSnapshot | Exception]]]:
+        """Yield the snapshots of batches of groups, or the errors in place of them."""
 
     def snapshots_once(
         self, groups: Sequence[str], *, message_times: bool = False
     ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
-        """Yield the same for a caller that looks once. Nothing is kept for a later reading."""
+        """Yield the same one by one, for a caller that looks once. Nothing is kept for a later reading."""
 
 
 def group_of(path: str) -> str | None:

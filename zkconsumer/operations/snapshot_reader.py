@@ -8,6 +8,7 @@ that the group does not use. One thread at a time calls.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -48,7 +49,9 @@ SERVERS_BELIEVED = 10.0
 _PROBE = 5.0
 """Seconds for the search of the right chroot."""
 BATCH = 100
-"""Groups that are read together when they are read for the first time, so that the first answers come soon."""
+"""Groups that are read together, so that their answers come soon."""
+SLOW_SHARE = 0.5
+"""The part of the timeout within which a batch of known groups is read, unless a server does not answer."""
 PATIENCE = 3.0
 """Timeouts in which a group that is held by watches must be read. Only the first reading of a large one needs them."""
 SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
@@ -115,21 +118,32 @@ class LiveSource:
             raise found
         return found
 
-    def snapshots(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
-        """Yield the snapshot of each group, or the error that keeps it from being read, in batches.
+    def snapshots(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[Sequence[SnapshotOf]]:
+        """Yield batches of the snapshots of groups, or of the errors in place of them. New groups come first.
 
-        Each later call costs what has changed since: nodes are held by watches. The brokers are asked for a whole batch
-        at once. A call forgets groups that it does not name. ``message_times`` as for :meth:`snapshot`.
+        Each later call costs what has changed since: nodes are held by watches. A batch has all changes before its
+        begin. The brokers are asked for a whole batch at once. If that takes long, the known groups that are left are
+        one batch: a broker that does not answer would cost each batch its timeout. A call forgets groups that it does
+        not name. ``message_times`` as for :meth:`snapshot`.
         """
         held = self._holding(Deadline(self.client.timeout))
         if held is not None:
             held.begin()
             self._known.intersection_update(held.groups)  # after a lost connection none is left
-        old = [group for group in groups if group in self._known]
         new = [group for group in groups if group not in self._known]
+        old = deque(group for group in groups if group in self._known)
         self._known = set(groups)
-        for batch in (old, *_batches(new)):
-            yield from self._read_batch(batch, held, times=message_times)
+        for batch in _batches(new):
+            yield self._read_batch(batch, held, times=message_times)
+        size = BATCH
+        while old:
+            began = time.monotonic()
+            batch = [old.popleft() for _ in range(min(size, len(old)))]
+            if held is not None:
+                held.begin()
+            found = self._read_batch(batch, held, times=message_times)
+            size = BATCH if time.monotonic() - began < SLOW_SHARE * self.client.timeout else len(groups)
+            yield found
         if held is not None:
             held.leave(groups)
             held.compare(max(0.0, time.monotonic() - self._compared), Deadline(self.client.timeout))
@@ -137,7 +151,7 @@ class LiveSource:
         self._times.sweep()
 
     def snapshots_once(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
-        """Yield what :meth:`snapshots` does, for a caller that looks once: no watch is set, and nothing is kept."""
+        """Yield each snapshot of :meth:`snapshots`, for a caller that looks once: no watch is set, nothing is kept."""
         held = None
         if self.client.zookeeper:
             with suppress(RegistryError):  # each group's reading tells
@@ -148,11 +162,10 @@ class LiveSource:
                 held.leave(())
         self._times.sweep()
 
-    def _read_batch(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
-        if groups:
-            if held is not None:
-                held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
-            yield from self._read(groups, held, times=times)
+    def _read_batch(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Sequence[SnapshotOf]:
+        if held is not None:
+            held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
+        return list(self._read(groups, held, times=times))
 
     @property
     def differences(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from time import sleep
 from typing import Any, cast
 
@@ -28,7 +30,7 @@ from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerEr
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
-from zkconsumer.operations import zookeeper_reader
+from zkconsumer.operations import held_groups, snapshot_reader, zookeeper_reader
 from zkconsumer.operations.brokers_reader import coordinating_partition, member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.held_groups import HeldGroups
@@ -39,7 +41,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.testing.fake_zookeeper_server import ConnectionRequests
 from zkconsumer.testing.wire_types import BYTES, INT32, TEXT
-from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodePart, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
 STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
@@ -226,7 +228,7 @@ def test_a_user_whose_name_no_client_can_decode_harms_nobody(
 
     monkeypatch.setattr(ConnectionRequests, "get_acl", rights)
     source = source_of(sources, cluster.zookeeper_connect)
-    for found in (source.snapshot("g"), dict(source.snapshots(["g"]))["g"]):
+    for found in (source.snapshot("g"), dict(chain(*source.snapshots(["g"])))["g"]):
         assert isinstance(found, GroupSnapshot)
         assert found.members
         assert not found.acls
@@ -328,7 +330,7 @@ def test_a_silent_coordinator_leaves_time_for_the_logs(sources: list[LiveSource]
         join(cluster, "k").close()
         leads = [present(cluster.log("t", number)).leader for number in (0, 1)]
         with silent_broker(cluster, 1):
-            found = dict(source_of(sources, cluster.zookeeper_connect, timeout=3.0).snapshots(["g", "h"]))
+            found = dict(chain(*source_of(sources, cluster.zookeeper_connect, timeout=3.0).snapshots(["g", "h"])))
     for one in found.values():
         assert isinstance(one, GroupSnapshot)
         assert one.logs[TopicPartition("t", leads.index(0))].end == 0
@@ -339,7 +341,7 @@ def test_a_group_without_a_coordinator_is_unknown_not_dead(sources: list[LiveSou
     with FakeCluster(brokers=2, zookeeper=True) as cluster:
         cluster.create_topic("__consumer_offsets", 50)
         cluster.move_leader("__consumer_offsets", coordinating_partition("g", 50), -1)
-        found = dict(source_of(sources, cluster.zookeeper_connect).snapshots(["g", "h"]))
+        found = dict(chain(*source_of(sources, cluster.zookeeper_connect).snapshots(["g", "h"])))
     unknown, dead = (cast("GroupSnapshot", found[name]) for name in ("g", "h"))
     assert (unknown.brokers_group, unknown.kafka_offsets) == (None, None)
     assert [problem.what for problem in unknown.problems] == ["brokers' group 'g'"]
@@ -358,7 +360,7 @@ def test_a_held_group_leaves_the_brokers_their_time(
         return read(held, draft, deadline)
 
     monkeypatch.setattr(HeldGroups, "read", slow)
-    ((_, found),) = source.snapshots(["g"])
+    (((_, found),),) = source.snapshots(["g"])
     assert cast("GroupSnapshot", found).lag(TopicPartition("t", 0)) == 1
 
 
@@ -377,7 +379,8 @@ def test_many_groups_are_read_as_each_alone(away: bool, sources: list[LiveSource
             cluster.brokers[1 - present(cluster.coordinator("k"))].stop()
         many, alone = (source_of(sources, cluster.zookeeper_connect) for _ in range(2))
         for read in (many.snapshots_once, many.snapshots, many.snapshots):
-            found = dict(read(names, message_times=True))
+            told: Any = read(names, message_times=True)
+            found = dict(told if read == many.snapshots_once else chain(*told))
             for name in names:
                 wanted = alone.snapshot(name, message_times=True)
                 one = cast("GroupSnapshot", found[name])
@@ -388,6 +391,39 @@ def test_many_groups_are_read_as_each_alone(away: bool, sources: list[LiveSource
                 assert one == wanted or (away and any("brokers' group" in p.what for p in one.problems))
         assert away or many.differences == 0
     assert [coordinating_partition(name, 50) for name in ("g", "group-1", "\u00e4\U0001f600")] == [3, 49, 7]
+
+
+@pytest.mark.parametrize(("slow", "sizes"), [(False, [1, 1, 1]), (True, [1, 2])])
+def test_a_batch_has_what_came_before_it(
+    slow: bool, sizes: list[int], cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change waited for the next reading if it came after this one had begun.
+
+    After a slow batch the other groups are one batch: a broker that is away would cost each batch a timeout.
+    """
+    came = threading.Semaphore(0)
+
+    class Events(deque[NodeEvent]):
+        def append(self, event: NodeEvent, /) -> None:
+            super().append(event)
+            came.release()
+
+    monkeypatch.setattr(held_groups, "deque", Events)
+    monkeypatch.setattr(snapshot_reader, "BATCH", 1)
+    source, names = source_of(sources, cluster.zookeeper_connect), ["g", "h", "i"]
+    for name in names:
+        cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"0")
+    assert [len(batch) for batch in source.snapshots(names)] == [1, 1, 1]
+    monkeypatch.setattr(snapshot_reader, "SLOW_SHARE", 0.0 if slow else 100.0)
+    batches = source.snapshots([*names, "new"])
+    found = [next(batches), next(batches)]
+    for name in names:
+        cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"1")
+        assert came.acquire(timeout=scaled(10))
+    found += batches
+    assert [len(batch) for batch in found] == [1, *sizes]
+    offsets = {name: cast("GroupSnapshot", one).committed(TopicPartition("t", 0)) for name, one in chain(*found)}
+    assert list(offsets.items()) == [("new", None), ("g", 0), ("h", 1), ("i", 1)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\0\0\0\0\0\5"])

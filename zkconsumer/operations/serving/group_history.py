@@ -371,12 +371,14 @@ class _Collected:
 
     def take(self, board: Board, now: int, at: float) -> None:
         """Take a board in. ``now`` is milliseconds since 1970, ``at`` the time of the clock that is never set."""
-        self.board = board
+        earlier, self.board = {} if self.board is None else self.board.groups, board
         for name in [name for name in self._groups if name not in board.groups]:
             self._pending.findings.setdefault(name, []).append((now // 1000, (), True))
             self._finish(name, self._groups.pop(name))
             del self.trends[name]
         for name, watched in board.groups.items():
+            if name in earlier and earlier[name] is watched:
+                continue  # the board is that of a batch without this group
             judgement = board.judgements.get(name, Judgement())
             known = self._groups.get(name)
             before = None if known is None else known.watched

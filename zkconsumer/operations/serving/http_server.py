@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from zkconsumer.errors import ConfigException
@@ -359,6 +358,8 @@ def _now() -> int:
 MOST_LISTENERS = 32
 """Event streams. Fewer than connections, so that open pages do not keep Prometheus out."""
 HEARTBEAT_SECONDS = 15.0
+APART_SECONDS = 1.0
+"""The least time between two events of all groups: a poll of many groups publishes several boards a second."""
 
 
 class _Handler(RequestHandler):
@@ -374,7 +375,7 @@ class _Handler(RequestHandler):
             super().respond(answer, packed=packed)
 
     def _stream(self, group: str) -> None:
-        """Send an event after each poll, until the client or the poller ends."""
+        """Send an event after each reading of a group, or of all groups, until the client or the poller ends."""
         if self.command == "HEAD":
             self.begin(200, "text/event-stream", {})
             return
@@ -384,19 +385,31 @@ class _Handler(RequestHandler):
         try:
             self.begin(200, "text/event-stream", {"X-Accel-Buffering": "no"})
             self.wfile.write(b"retry: 3000\n\n")
-            polls = -1
+            told: int | None = -1
             while True:
-                board = self.server.poller.wait(polls, HEARTBEAT_SECONDS)
+                board = self.server.poller.wait_for(_news(group, told), HEARTBEAT_SECONDS)
                 if board.ended:
                     return
                 self.connection.settimeout(WRITE_SECONDS)
-                self.wfile.write(_event(board, group) if board.polls > polls else b": still here\n\n")
-                polls = board.polls
+                self.wfile.write(b": still here\n\n" if _mark(board, group) == told else _event(board, group))
+                told = _mark(board, group)
+                if not group:
+                    self.server.poller.wait_for(lambda _: False, APART_SECONDS)
         finally:
             self.server.listeners.release()
 
 
-def _event(board: Any, group: str) -> bytes:
+def _mark(board: Board, group: str) -> int | None:
+    """Return a number that differs after each reading of a group, or of any with an empty name. None: it is gone."""
+    watched = board.groups.get(group)
+    return (None if watched is None else watched.serial) if group else board.serial
+
+
+def _news(group: str, told: int | None) -> Callable[[Board], bool]:
+    return lambda board: _mark(board, group) != told
+
+
+def _event(board: Board, group: str) -> bytes:
     """Return the event ``changed`` after a poll: of one group, or of all with an empty name."""
     watched = board.groups.get(group)
     told: dict[str, object] = {"polls": board.polls, "completed": board.completed, "failure": board.failure or None}

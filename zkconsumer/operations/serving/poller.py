@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -28,6 +28,9 @@ from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 
+SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
+"""A group's name, and its snapshot or the error in place of it."""
+
 MOST_GROUPS = 5000
 """Groups beyond this number, in the order of their names, are not watched; the board counts them."""
 MOST_POINTS = 360
@@ -37,8 +40,8 @@ HISTORY_VALUES = 4_000_000
 """The most lags that the histories of all groups hold together, 4 bytes each."""
 _LEAST_PAUSE = 0.1
 """The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
-_PARTLY = 1.0
-"""Seconds between two boards while the groups are read for the first time."""
+_MARGIN = 0.1
+"""The share of the interval by which a change is shown before the interval has passed."""
 JUDGED_WITHIN = 60
 """Seconds after which a group is judged again although nothing of it has changed: some findings depend on the time."""
 
@@ -48,13 +51,15 @@ _AWAY = (RegistryUnavailableError, SessionLostError, BrokerUnavailableError)
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All groups after a poll. Immutable: a thread takes the board once and reads it at leisure.
+    """All groups at one moment. Immutable: a thread takes the board once and reads it at leisure.
 
-    ``polls`` counts polls, ``failures`` those in which a group could not be read. ``completed`` is the end of the last
-    poll in milliseconds since 1970, ``seconds`` its duration. ``failure`` says why nothing could be read in it, and is
+    A poll reads the groups in batches, and publishes a board after each batch. ``polls`` counts whole polls,
+    ``failures`` those in which a group could not be read. ``completed`` is the end of the last poll in milliseconds
+    since 1970, ``seconds`` its duration. ``failure`` says why nothing could be read in it, and is
     empty if something could. ``left_out`` groups are beyond :data:`MOST_GROUPS`. ``missing`` groups have not been read
-    yet, None before the groups are known: during the first poll there are boards of what is known so far.
-    ``differences`` counts nodes that had changed without an event of ZooKeeper, as later comparisons found.
+    yet, None before the groups are known.
+    ``differences`` counts nodes that had changed without an event of ZooKeeper, as later comparisons found. ``serial``
+    counts boards.
     """
 
     groups: Mapping[str, WatchedGroup] = field(default_factory=dict)
@@ -67,15 +72,28 @@ class Board:
     left_out: int = 0
     missing: int | None = None
     differences: int = 0
+    serial: int = 0
     ended: bool = False
 
 
+def pause(interval: float, spent: float, slowest: float) -> float:
+    """Return the seconds between two polls, so that a change is shown within one interval.
+
+    A change that a batch of this poll has missed is shown after the same batch of the next poll. Batches that take long
+    do not come more often for that.
+
+    Arguments: ``spent`` is the time of this poll, ``slowest`` that of its slowest batch.
+    """
+    wanted = interval * (1 - _MARGIN) - spent - slowest
+    return max(wanted, min(slowest, interval - spent), interval * _LEAST_PAUSE)
+
+
 class Poller:
-    """Reads all groups at an interval, in a thread of its own, and publishes a new :class:`Board` after each poll.
+    """Reads all groups at an interval, in a thread of its own, and publishes a new :class:`Board` after each batch.
 
     Arguments: ``opened`` opens the source of the snapshots. The thread opens, uses and closes the source, and opens
-    another after a failed poll. ``interval`` is in seconds, from begin to begin. ``groups`` restricts the watch to
-    these. ``message_times`` also reads a message a partition for the lag in time. ``histories`` begins with all
+    another after a failed poll. ``interval`` is in seconds: a change is shown within it. ``groups`` restricts the watch
+    to these. ``message_times`` also reads a message a partition for the lag in time. ``histories`` begins with all
     snapshots of a group that the source has, as files have them.
 
     Any thread may call :meth:`stop`, :meth:`wait` and :attr:`board`.
@@ -120,8 +138,12 @@ class Poller:
 
     def wait(self, polls: int, timeout: float) -> Board:
         """Return the board once it counts more than ``polls``, or has ended, or after ``timeout`` seconds."""
+        return self.wait_for(lambda board: board.polls > polls, timeout)
+
+    def wait_for(self, wanted: Callable[[Board], bool], timeout: float) -> Board:
+        """Return the board once it is ``wanted``, or has ended, or after ``timeout`` seconds."""
         with self._lock:
-            self._changed.wait_for(lambda: self._board.polls > polls or self._board.ended, timeout)
+            self._changed.wait_for(lambda: wanted(self._board) or self._board.ended, timeout)
             return self._board
 
     def _publish(self, board: Board) -> None:
@@ -130,7 +152,7 @@ class Poller:
         elif self._board.failure and not board.failure:
             log.warning("groups can be read again")
         with self._lock:
-            self._board = board
+            self._board = replace(board, serial=self._board.serial + 1)
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -146,21 +168,15 @@ class Poller:
             with self._opened() as source:
                 while not self._stopping.is_set():
                     began = time.monotonic()
-                    self._poll(source)
-                    self._rest(began)
+                    self._rest(began, self._poll(source))
                     if self._board.failure:
                         return
         except Exception as error:  # noqa: BLE001 (a source that cannot be opened or closed must not end the thread)
             self._failed(error)
-            self._rest(time.monotonic())
+            self._rest(time.monotonic(), 0.0)
 
-    def _rest(self, began: float) -> None:
-        """Wait, so that the next board is out one interval after this poll began.
-
-        A change of a node is then shown within one interval. Readings that take long do not come more often for that.
-        """
-        spent, interval = time.monotonic() - began, self._interval
-        self._stopping.wait(max(interval - 2 * spent, min(spent, interval - spent), interval * _LEAST_PAUSE))
+    def _rest(self, began: float, slowest: float) -> None:
+        self._stopping.wait(pause(self._interval, time.monotonic() - began, slowest))
 
     def _failed(self, error: BaseException) -> None:
         """Publish that nothing could be read."""
@@ -184,52 +200,54 @@ class Poller:
             )
         )
 
-    def _poll(self, source: SnapshotSource) -> None:
+    def _poll(self, source: SnapshotSource) -> float:
+        """Read all groups. Return the seconds that the slowest batch took."""
         began = time.monotonic()
         try:
             listed = self._wanted or tuple(source.groups())
         except Exception as error:  # noqa: BLE001 (hostile content may raise anything, and the next poll may succeed)
             self._failed(error)
-            return
-        before, first = self._board, set(listed[:MOST_GROUPS])
-        names = sorted({*first, *before.groups})
-        reading = _Reading(
-            source,
-            before,
-            max(1, len(names)),
-            self._judged,
-            message_times=self._message_times,
-            histories=self._histories,
-        )
-        told = time.monotonic()
-        for done, (name, found) in enumerate(reading.snapshots(names), 1):
-            if self._stopping.is_set():
-                return
-            reading.take(name, found, listed=name in first)
-            if before.completed is None and time.monotonic() - told > _PARTLY:
-                told = time.monotonic()
-                self._publish_part(reading, len(names) - done)
-        self._judged = reading.judged
+            return 0.0
+        first = set(listed[:MOST_GROUPS])
+        names = sorted({*first, *self._board.groups})
+        many, times = max(1, len(names)), self._message_times
+        reading = _Reading(source, self._board, many, self._judged, message_times=times, histories=self._histories)
+        slowest = self._take_batches(reading, names, first)
+        if self._stopping.is_set():
+            return slowest
+        board = reading.board(self._board)
         self._publish(
-            Board(
-                reading.groups,
-                reading.judgements,
-                before.polls + 1,
-                before.failures + bool(reading.failed),
-                int(time.time() * 1000),
-                time.monotonic() - began,
-                reading.why if names and reading.failed == len(names) else "",
-                max(0, len(listed) - MOST_GROUPS),
+            replace(
+                board,
+                polls=board.polls + 1,
+                failures=board.failures + bool(reading.failed),
+                completed=int(time.time() * 1000),
+                seconds=time.monotonic() - began,
+                failure=reading.why if names and reading.failed == len(names) else "",
+                left_out=max(0, len(listed) - MOST_GROUPS),
                 missing=0,
                 differences=source.differences if isinstance(source, ManyGroups) else 0,
             )
         )
+        return slowest
 
-    def _publish_part(self, reading: _Reading, missing: int) -> None:
-        """Publish what is known so far, while the groups are read for the first time."""
-        before = self._board
-        groups, judgements = {**before.groups, **reading.groups}, {**before.judgements, **reading.judgements}
-        self._publish(replace(before, groups=groups, judgements=judgements, missing=missing))
+    def _take_batches(self, reading: _Reading, names: Sequence[str], listed: Collection[str]) -> float:
+        """Take the batches in, and publish a board after each but the last. Return the seconds of the slowest one.
+
+        No board of before is kept meanwhile, so that its groups are let go one by one.
+        """
+        left, begun, slowest = len(names), time.monotonic(), 0.0
+        starting = self._board.completed is None
+        for batch in reading.snapshots(names):
+            for name, found in batch:
+                if self._stopping.is_set():
+                    return slowest
+                reading.take(name, found, listed=name in listed)
+                left -= 1
+            if left > 0:
+                self._publish(replace(reading.board(self._board), missing=left if starting else 0))
+            begun, slowest = time.monotonic(), max(slowest, time.monotonic() - begun)
+        return max(slowest, time.monotonic() - begun)
 
 
 _Judged: TypeAlias = tuple[int, object, Judgement, GroupAnalysis | None]
@@ -237,35 +255,43 @@ _Judged: TypeAlias = tuple[int, object, Judgement, GroupAnalysis | None]
 
 
 class _Reading:
-    """One poll over the groups. A group that cannot be read stays as it was."""
+    """One poll over the groups. A group that cannot be read stays as it was.
+
+    Arguments: ``board`` is the one before, ``count`` the number of groups, ``judged`` what the poller keeps of them.
+    """
 
     def __init__(
         self,
         source: SnapshotSource,
-        before: Board,
+        board: Board,
         count: int,
-        before_judged: Mapping[str, _Judged],
+        judged: dict[str, _Judged],
         *,
         message_times: bool,
         histories: bool,
     ) -> None:
         self._source = source
-        self._before = before
+        self._groups = dict(board.groups)
+        self._judgements = dict(board.judgements)
         self._values = HISTORY_VALUES // count
-        self._before_judged = before_judged
+        self._judged = judged
         self._message_times = message_times
         self._histories = histories
-        self.groups: dict[str, WatchedGroup] = {}
-        self.judgements: dict[str, Judgement] = {}
-        self.judged: dict[str, _Judged] = {}
         self.failed = 0
         self.why = ""
 
-    def snapshots(self, names: Sequence[str]) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
-        """Yield the snapshot of each group, or the error in place of it."""
+    def board(self, board: Board) -> Board:
+        """Return the board with the groups as they are known now."""
+        return replace(board, groups=dict(self._groups), judgements=dict(self._judgements))
+
+    def snapshots(self, names: Sequence[str]) -> Iterator[Iterable[SnapshotOf]]:
+        """Yield batches of the snapshots of all groups, or of the errors in place of them."""
         if isinstance(self._source, ManyGroups):
             yield from self._source.snapshots(names, message_times=self._message_times)
-            return
+        else:
+            yield self._each(names)
+
+    def _each(self, names: Sequence[str]) -> Iterator[SnapshotOf]:
         away: Exception | None = None
         for name in names:
             try:
@@ -278,7 +304,7 @@ class _Reading:
 
     def take(self, name: str, found: GroupSnapshot | Exception, *, listed: bool) -> None:
         """Take one group's snapshot in. A group that is not ``listed`` any more leaves, if nothing of it is left."""
-        known = self._before.groups.get(name)
+        known = self._groups.get(name)
         try:
             if isinstance(found, Exception):
                 raise found
@@ -288,9 +314,11 @@ class _Reading:
             if _blank(found) and found.problems:
                 raise _unreadable(found)
             if _blank(found) and not listed:
+                for kept in (self._groups, self._judgements, self._judged):
+                    kept.pop(name, None)
                 return
             watched = observed(known, found, self._points(found))
-            self.groups[name], self.judgements[name] = watched, self._judge(name, watched)
+            self._groups[name], self._judgements[name] = watched, self._judge(name, watched)
         except Exception as error:
             self.failed += 1
             self.why = _reason(error)
@@ -300,22 +328,23 @@ class _Reading:
 
     def _judge(self, name: str, watched: WatchedGroup) -> Judgement:
         """Return the judgement, the one before if nothing has changed that it depends on, and it is not old."""
-        until, before, judgement, analysis = self._before_judged.get(name, (0, None, Judgement(), None))
+        until, before, judgement, analysis = self._judged.get(name, (0, None, Judgement(), None))
         present, taken = depends_on(watched), watched.judged.taken
         if taken >= until or present != before:
             spread = java_hash(name) % (JUDGED_WITHIN // 2)  # not all groups in the same poll
             until = taken + (JUDGED_WITHIN - spread) * 1000
             judgement, analysis = judged_later(watched, analysis)
-        self.judged[name] = until, present, judgement, analysis
+        self._judged[name] = until, present, judgement, analysis
         return judgement
 
     def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
         if known is None:
-            self.groups[name] = WatchedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
-            self.judgements[name] = Judgement(reason=why).unread(why, self.groups[name].snapshot.taken)
+            known = WatchedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
+            self._groups[name] = known
+            self._judgements[name] = Judgement(reason=why).unread(why, known.snapshot.taken)
         else:
-            self.groups[name] = unread(known, why)
-            self.judgements[name] = _unread(self._before.judgements.get(name, Judgement(reason=why)), known, why)
+            self._groups[name] = unread(known, why)
+            self._judgements[name] = _unread(self._judgements.get(name, Judgement(reason=why)), known, why)
 
     def _points(self, snapshot: GroupSnapshot) -> int:
         """Return the length of the group's history: an hour, or less if the group or their number is large."""

@@ -27,7 +27,7 @@ from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_add
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
 from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions, checked_token
-from zkconsumer.operations.serving.poller import Board, Poller
+from zkconsumer.operations.serving.poller import Board, Poller, pause
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
 TOKEN = "0123456789abcdef"
@@ -471,6 +471,53 @@ def test_files_are_shown_with_their_history_as_of_their_time(tmp_path: Path) -> 
         assert found["history"]["times"] == [NOW, NOW + 10_000, NOW + 20_000]
         assert found["now"] == found["taken"] == NOW + 20_000
         assert asked(server, "/v3/kafka/local/consumer/g/status")["status"]["totallag"] == 6 * 30 + 4
+
+
+class Batches(Groups):
+    """A source that reads each group as a batch of its own, and ``h`` only as often as permitted."""
+
+    differences = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known["h"] = replace(self.known["g"], group="h")
+        self.permitted = threading.Semaphore(1)
+
+    def snapshots(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[Sequence[Any]]:
+        for group in groups:
+            if group == "h":
+                self.permitted.acquire(timeout=scaled(20))
+            yield [(group, self.snapshot(group, message_times=message_times))]
+
+    def snapshots_once(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+def test_a_batch_is_shown_while_the_next_one_is_read() -> None:
+    """A change in the first batch was not shown before the last batch had been read."""
+    groups = Batches()
+    with serving(groups) as server:
+        try:
+            with streaming(server, "/api/groups/g/events") as stream:
+                assert next(one for one in events(stream) if one["serial"] == 2)["polls"] == 1
+            found = asked(server, "/api/groups")
+            assert ([row["serial"] for row in found["groups"]], found["polls"], found["missing"]) == ([2, 1], 1, 0)
+        finally:
+            groups.permitted.release(1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("spent", "slowest", "rest"),
+    [
+        (0.1, 0.1, 8.8),  # a change just after this poll began is shown after 9 s
+        (4.5, 0.5, 4.0),
+        (4.5, 4.5, 4.5),  # one batch that takes this long does not come more often
+        (9.0, 1.0, 1.0),
+        (30.0, 1.0, 1.0),
+    ],
+)
+def test_polls_follow_each_other_within_an_interval(spent: float, slowest: float, rest: float) -> None:
+    assert pause(10.0, spent, slowest) == pytest.approx(rest)
 
 
 def test_closing_does_not_wait_for_a_hanging_read() -> None:
