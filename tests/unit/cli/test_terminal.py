@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -281,3 +282,35 @@ def test_a_shell_completes_words(line: str, completed: list[str], tmp_path: Path
     asks = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
     run_python("-m", "zkconsumer", variables={"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", **asks})
     assert out.read_text().split("\n") == (completed or [""])
+
+
+SHELLS = {
+    "bash": """
+eval "$(register-python-argcomplete zkconsumer)"
+COMP_LINE="zkconsumer doctor --tw" COMP_POINT=22 COMP_WORDS=(zkconsumer doctor --tw) COMP_CWORD=2 COMP_TYPE=9
+$(complete -p zkconsumer | sed 's/.*-F \\([^ ]*\\).*/\\1/') zkconsumer --tw doctor
+printf '%s\\n' "${COMPREPLY[@]}"
+""",
+    "fish": """
+register-python-argcomplete --shell fish zkconsumer | source
+complete -C "zkconsumer doctor --tw" | string split -f 1 \\t
+""",
+}
+"""Programs that complete ``zkconsumer doctor --tw`` as the documents set it up."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_real_shell_completes_words(shell: str, tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, "-c", SHELLS[shell]],
+        env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=True,
+    )
+    assert done.stdout.strip() == "--twice", done.stderr
