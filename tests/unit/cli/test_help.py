@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -66,4 +67,4 @@ def test_help_explains_a_topic(said: Printed, topic: list[str], text: str | None
 )
 def test_a_mistyped_word_gets_a_suggestion(said: Printed, words: list[str], code: int, meant: str) -> None:
     text = said(*words, code=code, err=True)
-    assert f"did you mean {meant}?" in text.replace("Did", "did")
+    assert re.search(f"([Dd]id you mean|maybe you meant) {meant}", text)  # argparse suggests by itself from 3.15 on
