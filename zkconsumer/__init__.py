@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.core.foreign_names import missing_name
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -31,7 +30,6 @@ from zkconsumer.errors import (
     UnknownTopicError,
     ZkConsumerError,
 )
-from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.version import VERSION, refuse_free_threaded_builds
 
@@ -45,7 +43,9 @@ if TYPE_CHECKING:
     from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
     from zkconsumer.connector.health import Health
     from zkconsumer.connector.signal_shutdown import shutdown_on_signal
+    from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
     from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
+    from zkconsumer.member.connector_state import ConnectorState, Phase
     from zkconsumer.member.listener import ConsumerRebalanceListener
     from zkconsumer.offsets.database_store import DatabaseOffsets
     from zkconsumer.offsets.store import OffsetStore
@@ -81,7 +81,9 @@ _LATER = {
     "connector.async_connector": "AsyncConsumerRebalanceListener AsyncZookeeperConsumerConnector",
     "connector.health": "Health",
     "connector.signal_shutdown": "shutdown_on_signal",
+    "connector.zookeeper_connector": "ZookeeperConsumerConnector",
     "core.topic_filter": "Blacklist TopicFilter Whitelist",
+    "member.connector_state": "ConnectorState Phase",
     "member.listener": "ConsumerRebalanceListener",
     "offsets.database_store": "DatabaseOffsets",
     "offsets.store": "OffsetStore",
@@ -91,7 +93,7 @@ _LATER = {
     "streams.message": "IntDecoder LongDecoder MessageAndMetadata StringDecoder",
     "wiring.groupless_reader": "PartitionStream",
 }
-"""The names that a plain loop does without, by their modules. A module is loaded when a name is first used."""
+"""The names by their modules. A module is loaded when a name is first used: Spark's workers need no connector."""
 _MODULES = {name: module for module, names in _LATER.items() for name in names.split()}
 _NEED_A_MEMBER = ("async_connector", "async_stream", "kafka_stream", "merged_streams", "groupless_reader")
 

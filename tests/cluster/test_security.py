@@ -42,7 +42,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
-from zkconsumer.spark.range_reader import read_partition
+from zkconsumer.spark.range_reader import TaskReader
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers
@@ -362,7 +362,7 @@ def test_the_data_source_reads_and_is_a_member_with_a_login(
 def _values(options: ReadOptions, schema: Any, tasks: Sequence[Any]) -> Iterator[bytes]:
     """Return the values that Spark tasks read. The tasks are pickled, as for another machine."""
     for task in pickle.loads(pickle.dumps(tasks)):
-        for batch in read_partition(options, schema, task):
+        for batch in TaskReader(options, schema).read(task):
             yield from batch.column("value").to_pylist()
 
 

@@ -35,14 +35,11 @@ from zkconsumer.kafka import BrokerChannel, Security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, ClusterSeen, cluster_of
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.node_codecs import RegisteredBroker
-from zkconsumer.zookeeper.registry_security import registry_security
-from zkconsumer.zookeeper.session import Session, SessionChanged
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.coordinator_client import OffsetClient
+    from zkconsumer.zookeeper.node_codecs import RegisteredBroker
+    from zkconsumer.zookeeper.session import Session, SessionChanged
 
 
 _CLIENT_ID = "zkconsumer-operations"
@@ -109,6 +106,10 @@ def zookeeper_session(
 
     Arguments: ``on_change`` as for :class:`Session`; ``connect`` takes the place of ``zookeeper.connect``.
     """
+    # imported here because a task of Spark makes channels to brokers only, and kazoo takes longer to import than a read
+    from zkconsumer.zookeeper.registry_security import registry_security
+    from zkconsumer.zookeeper.session import Session
+
     return Session(
         config.zookeeper_connect if connect is None else connect,
         timeout=config.zookeeper_session_timeout_ms / 1000,
@@ -173,6 +174,8 @@ def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Dea
 
     Raises: RegistryError; NoReachableEndpointError if no broker has such an address.
     """
+    from zkconsumer.zookeeper.broker_directory import registered_brokers
+
     return reachable(registered_brokers(session, deadline), config)
 
 
@@ -200,6 +203,8 @@ def existing_partitions(
     """
     if not client.zookeeper:
         return set(client.describe(topics, deadline).partitions)
+    from zkconsumer.zookeeper import node_codecs, paths
+
     session = client.open_session(deadline)
     names = sorted((session.children(paths.TOPICS, deadline) or ()) if topics is None else topics)
     nodes = session.read([paths.topic(name) for name in names], deadline)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import ConfigException, OffsetCommitError, OffsetOutOfRangeError
@@ -29,7 +28,7 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import EARLIEST, LATEST, LogSpan, OffsetChoice, named_position
 from zkconsumer.spark.options import ReadOptions, option_of, parse, shown
 from zkconsumer.spark.query_cluster import NoTimesError, QueryCluster
-from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
+from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, TaskReader, set_aside
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.zookeeper import node_codecs, ownership_transactions, paths
 from zkconsumer.zookeeper.ownership_transactions import Change, Outcome
@@ -42,15 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(TaskReader, DataSourceReader):
     """Reads what the options name, once."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._options}>"
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks: a range for each partition, small ones packed together, or split for ``minPartitions`` and
@@ -66,10 +58,6 @@ class BatchReader(DataSourceReader):
         set_aside()
         tasks = offset_ranges.pieces(ranges, options.min_partitions, options.max_records)
         return [RangePartition(piece, leaders) for piece in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
-        return read_partition(self._options, self._schema, partition)
 
 
 def selected(cluster: QueryCluster, options: ReadOptions) -> tuple[TopicPartition, ...]:

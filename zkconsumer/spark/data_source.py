@@ -2,12 +2,14 @@
 
 Spark makes one in a process of its own, asks for the schema, pickles it, and hands it to the planner and to a stream's
 driver process, which ask for readers. It holds nothing but the options.
+
+Each task unpickles it too. So it imports a module that plans, or that reads tables, only to make its reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from uuid import uuid4
 
 from pyspark.errors import PySparkNotImplementedError
@@ -16,9 +18,8 @@ from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.spark import stream_readers
-from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.kafka_source_options import READ_ONLY
-from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
+from zkconsumer.spark.options import READ_ON_DRIVER, TABLE, ReadOptions, parse
 from zkconsumer.spark.schema import (
     check_schema,
     overridden,
@@ -27,15 +28,9 @@ from zkconsumer.spark.schema import (
     with_options,
     without_copies,
 )
-from zkconsumer.spark.table_reader import (
-    TABLE,
-    TableOptions,
-    TableReader,
-    names_table,
-    parse_table,
-    table_schema,
-    table_types,
-)
+
+if TYPE_CHECKING:
+    from zkconsumer.spark.table_reader import TableOptions
 
 _WHERE: Final = {"zookeeper.connect", "bootstrap.servers", "kafka.bootstrap.servers"}
 _WHAT: Final = {"subscribe", "subscribepattern", "assign", TABLE}
@@ -67,18 +62,24 @@ class ZkConsumerDataSource(DataSource):
         ``includeHeaders`` also the headers. Raises ConfigException.
         """
         parsed = self._parsed or _parsed(self._given)
-        if isinstance(parsed, TableOptions):
-            found = table_schema(parsed.table)
-        else:
+        if isinstance(parsed, ReadOptions):
             found = source_schema(parsed.include_headers)
+        else:
+            from zkconsumer.spark.table_reader import table_schema
+
+            found = table_schema(parsed.table)
         return with_options(found, self._given) if self._creates_table else found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ConfigException."""
         parsed = self._options_of(schema)
-        if isinstance(parsed, TableOptions):
+        if not isinstance(parsed, ReadOptions):
+            from zkconsumer.spark.table_reader import TableReader, table_types
+
             check_schema(schema, table_types(parsed.table))
             return TableReader(parsed, schema)
+        from zkconsumer.spark.batch_reader import BatchReader
+
         parsed.check_batch()
         check_schema(schema)
         return BatchReader(parsed, schema)
@@ -111,7 +112,7 @@ class ZkConsumerDataSource(DataSource):
 
     def _stream_options(self, schema: StructType) -> ReadOptions:
         parsed = self._options_of(schema)
-        if isinstance(parsed, TableOptions):
+        if not isinstance(parsed, ReadOptions):
             reason = "a table about groups is read in a batch: it is their state at one moment"
             raise ConfigException(TABLE, f"{parsed.table!r}: {reason}")
         parsed.check_stream()
@@ -129,4 +130,8 @@ class ZkConsumerDataSource(DataSource):
 
 
 def _parsed(given: Mapping[str, str]) -> ReadOptions | TableOptions:
-    return parse_table(given) if names_table(given) else parse(given)
+    if not any(name.lower() == TABLE for name in given):
+        return parse(given)
+    from zkconsumer.spark.table_reader import parse_table
+
+    return parse_table(given)

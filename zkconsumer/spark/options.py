@@ -12,19 +12,21 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.config_definition import HIDDEN, holds_credentials, is_secret, keys_of, looks_secret
 from zkconsumer.config.coordination_properties import BY_BROKERS
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
 from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD, KAFKA
 from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
 from zkconsumer.spark.schema import without_copies
+
+if TYPE_CHECKING:
+    from zkconsumer.core.topic_filter import TopicFilter
 
 _FOR_BROKERS: Final = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id")
 _BOOTSTRAP: Final = "bootstrap.servers"
@@ -58,6 +60,8 @@ empties in turns; and a commit that failed after its batch is made up for soon.
 """
 
 READ_ON_DRIVER: Final = "readOnDriver"
+TABLE: Final = "table"
+"""The option that names a table about groups. The options of messages do not have it."""
 MAX_TRIGGER_DELAY: Final = 15 * 60.0
 """Seconds for which a batch waits for ``minOffsetsPerTrigger`` unless ``maxTriggerDelay`` is given, as in Spark's Kafka
 source.
@@ -67,7 +71,7 @@ _OURS: Final = (
     *("startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
     *(READ_ON_DRIVER, "failOnDataLoss", "includeHeaders", "membership", "releaseAfter", "checkpointLocation"),
-    *("allowLiveMembers", "allowMissingTopics", "table"),
+    *("allowLiveMembers", "allowMissingTopics", TABLE),
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
 """Every option by its name in lower case."""
@@ -246,8 +250,8 @@ def as_written(given: Mapping[str, str], read: Callable[[Mapping[str, str], Mapp
 
 def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptions:
     refuse_all(_problems(options), spelled)
-    if "table" in options:
-        refuse("table", options["table"], "a snapshot is one of messages; tables about groups are read by spark.read")
+    if TABLE in options:
+        refuse(TABLE, options[TABLE], "a snapshot is one of messages; tables about groups are read by spark.read")
     _check_least(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(
@@ -393,7 +397,7 @@ def _strategy(options: Mapping[str, str]) -> Any:
 def _selection(options: Mapping[str, str]) -> Selection:
     ways = {
         "subscribe": lambda text: Selection(topics=values.topics(text)),
-        "subscribePattern": lambda text: Selection(allowed=Whitelist(values.not_empty(text))),
+        "subscribePattern": lambda text: Selection(allowed=_filter(values.not_empty(text))),
         "assign": lambda text: Selection(partitions=values.assigned(text)),
     }
     said = [name for name in ways if name.lower() in options]
@@ -403,6 +407,12 @@ def _selection(options: Mapping[str, str]) -> Selection:
         _contradiction(options, said[1], said[0])
     selection: Selection = _read(options, said[0], ways[said[0]])
     return selection
+
+
+def _filter(text: str) -> TopicFilter:
+    from zkconsumer.core.topic_filter import Whitelist  # it takes as long to import as a small task
+
+    return Whitelist(text)
 
 
 def option_of(edge: str, place: OffsetChoice) -> str:

@@ -3,6 +3,8 @@
 One thread, the task's; nothing is kept between tasks. The next fetch is under way while an answer is decoded. The
 planner sends the leaders along. Only when a leader moves or a broker is away does the task look it up (in ZooKeeper, or
 with the brokers if they coordinate the group); then reading goes on at the same offset.
+
+A worker imports this module and the options, and no module that plans: each of Spark's processes pays for its imports.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -37,11 +39,12 @@ from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set import extent
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.offset_ranges import LogSpan, in_words, out_of_log, within
+from zkconsumer.spark.offset_ranges import LogSpan, decode_progress, in_words, out_of_log, ranges_of, within
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.query_cluster import QueryCluster
 from zkconsumer.spark.schema import arrow_schema
+
+if TYPE_CHECKING:
+    from zkconsumer.spark.query_cluster import QueryCluster
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,13 @@ _AHEAD_BYTES: Final = 1024 * 1024
 """Bytes that such a fetch asks for at most: its answer may come early, and is kept until then."""
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
 FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
+
+
+def _cluster_of(options: ReadOptions) -> QueryCluster:
+    """Return the cluster of these options. Few tasks need it and the client of ZooKeeper, so the import stands here."""
+    from zkconsumer.spark.coordinator_cluster import cluster_of
+
+    return cluster_of(options)
 
 
 class _Moved(BrokerUnavailableError):
@@ -82,7 +92,7 @@ class RangeReader:
         open_cluster: Callable[[], QueryCluster] | None = None,
     ) -> None:
         self._options = options
-        self._open_cluster = open_cluster or (lambda: cluster_of(options))
+        self._open_cluster = open_cluster or (lambda: _cluster_of(options))
         self._config = options.config
         self._timeout = options.config.socket_timeout_ms / 1000
         self.leaders = dict(leaders)
@@ -306,16 +316,41 @@ class RangePartition(InputPartition):
         return f"<RangePartition {in_words(self.ranges)}>"
 
 
-def read_partition(
-    options: ReadOptions, schema: StructType, partition: InputPartition, reader: RangeReader | None = None
-) -> Iterator[Any]:
-    """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself.
+def whole_batch(end: object) -> RangePartition:
+    """Return the part that reads all of a batch, which its end alone names. The task finds the leaders."""
+    return RangePartition(ranges_of(decode_progress(end)), {})
 
-    Arguments: ``reader`` is a reader to use and to leave open, if given.
+
+class TaskReader:
+    """Reads in the tasks of a query. The readers of batches and streams arrive in a worker as this class.
+
+    Spark pickles the planner's reader for each task. Unpickled as itself it would import what plans: members, offset
+    stores, and the client of ZooKeeper.
     """
-    if not isinstance(partition, RangePartition):
-        return iter(())
-    return read(options, partition.ranges, partition.leaders, arrow_schema(schema), reader)
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._options}>"
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[ReadOptions, StructType]]:
+        return TaskReader, (self._options, self._schema)
+
+    def read(self, partition: InputPartition, reader: RangeReader | None = None) -> Iterator[Any]:
+        """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError.
+
+        Without anything to read, Spark makes an empty partition itself. Arguments: ``reader`` is a reader to use and to
+        leave open, if given.
+        """
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read(self._options, partition.ranges, partition.leaders, arrow_schema(self._schema), reader)
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
+        """Return the messages of a batch of the checkpoint, for ``readOnDriver``."""
+        return self.read(whole_batch(end))
 
 
 def read(

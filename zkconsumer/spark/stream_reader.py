@@ -1,8 +1,8 @@
 """``spark.readStream``: Spark's calls, handed on to the query's run.
 
 The driver's process calls everything but ``read`` and keeps this object for the whole query. The planner makes a second
-one, only to pickle it for the workers, which call ``read``. So the constructor does nothing, and the parts of a run are
-neither pickled nor needed for reading.
+one, only to pickle it for the workers, which call ``read``. So the constructor does nothing, and a worker unpickles a
+:class:`TaskReader`, without the parts of a run.
 
 Two queries of one streaming DataFrame are refused. Both would be members of the same group, or beside it. So each
 message would go to one query only. With Spark's own sources every query gets every message. Spark makes one data
@@ -44,9 +44,8 @@ from pyspark.sql.types import StructType
 from zkconsumer.errors import ConfigException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.offset_ranges import decode_progress, ranges_of
 from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions
-from zkconsumer.spark.range_reader import RangePartition, RangeReader, read_partition
+from zkconsumer.spark.range_reader import RangeReader, TaskReader, whole_batch
 from zkconsumer.spark.streaming_query import QueryRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 _READ_TWICE = (
@@ -55,23 +54,16 @@ _READ_TWICE = (
 )
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the topics of the options in batches, for one streaming query.
 
     Arguments: ``frame`` names the DataFrame, which only one query at a time may read.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, frame: str) -> None:
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         self.lock = FrameLock(frame, since=time())
         self._run: QueryRun | None = None
-
-    def __repr__(self) -> str:
-        return f"<StreamReader of {self._options}>"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None}
 
     def _running(self) -> QueryRun:
         run = self._run
@@ -133,10 +125,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return a reader for several calls of :meth:`read` in one process. It is the caller's to close."""
         return RangeReader(self._options, {})
 
-    def read(self, partition: InputPartition, reader: RangeReader | None = None) -> Iterator[Any]:
-        """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
-        return read_partition(self._options, self._schema, partition, reader)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Settle batches up to here: they are finished."""
         self._running().settle(end)
@@ -159,7 +147,7 @@ _LONGEST: Final = 32
 
 
 class FrameLock:
-    """The lock of a DataFrame. Only the main thread of a query's process uses it. A pickled lock is unlocked.
+    """The lock of a DataFrame. Only the main thread of a query's process uses it.
 
     Arguments: ``frame`` names the DataFrame; ``since`` is the time (s since 1970) at which this query began.
     """
@@ -170,9 +158,6 @@ class FrameLock:
         self.file: int | None = None
         """The descriptor of the locked file; None while it is not locked."""
         self._left = nan  # when the query that has the lock began to leave; it compares with nothing while it stays
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "file": None}
 
     def acquire(self, deadline: Deadline) -> bool:
         """Return whether this query may read the DataFrame.
@@ -236,6 +221,9 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream = stream
         self._reader: RangeReader | None = None
 
+    def __reduce__(self) -> Any:
+        return self._stream.__reduce__()
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return a constant, as the stream does."""
         return self._stream.initialOffset()
@@ -271,8 +259,8 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return batches
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
-        """Return the messages of a batch of the checkpoint, in a task. Its end alone names them."""
-        return self._stream.read(RangePartition(ranges_of(decode_progress(end)), {}))
+        """Return the messages of a batch of the checkpoint, in a task."""
+        return self._stream.read(whole_batch(end))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read nothing that comes from now on."""

@@ -27,7 +27,7 @@ from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat, SnapshotSource
 from zkconsumer.operations.group_view import GroupAnalysis, member_host, member_kind
 from zkconsumer.operations.snapshot_reader import LiveSource
-from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_all, unknown
+from zkconsumer.spark.options import NAMES, TABLE, as_written, refuse, refuse_all, unknown
 
 Row = dict[str, Any]
 
@@ -266,7 +266,6 @@ TABLES: Final[Mapping[str, GroupTable]] = {
 """All tables by name."""
 
 
-TABLE: Final = "table"
 _CONNECT, _BOOTSTRAP = "zookeeper.connect", "bootstrap.servers"
 _PROPERTIES: Final = (*("client.id", "broker.address.map", "zookeeper.session.timeout.ms"), *keys_of(SecurityConfig))
 _TIMEOUT: Final = "socket.timeout.ms"
@@ -287,11 +286,6 @@ class TableOptions:
     config: ConsumerConfig
     groups: tuple[str, ...] = ()
     timeout: float = DEFAULT_TIMEOUT
-
-
-def names_table(options: Mapping[str, str]) -> bool:
-    """Return whether these are the options of a table about groups, rather than of messages."""
-    return any(name.lower() == TABLE for name in options)
 
 
 def parse_table(given: Mapping[str, str]) -> TableOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
@@ -82,6 +83,36 @@ def test_sources_readers_and_partitions_travel() -> None:
     got = pickle.loads(pickle.dumps(sent))
     assert (got.ranges, got.leaders) == (sent.ranges, {TopicPartition("t", 0): Endpoint(1, "h", 9092)})
     assert repr(got) == "<RangePartition t-0 [5, 9)>"
+
+
+WORKER = """
+import pickle, sys
+from pyspark.sql.datasource import InputPartition
+
+for text in sys.argv[1:]:
+    source, reader = pickle.loads(bytes.fromhex(text))
+    assert list(reader.read(InputPartition(None))) == list(reader.readBetweenOffsets({}, {})) == []
+print(*sorted(sys.modules))
+"""
+PLANS = {"batch_reader", "stream_reader", "streaming_query", "query_cluster", "query_member", "table_reader"}
+
+
+def test_a_worker_loads_no_module_that_plans(tmp_path: Path) -> None:
+    """Bug: each new worker of Spark imported members, offset stores and kazoo for a task that asks only brokers. That
+    took longer than to read a hundred thousand messages.
+    """
+    by_tasks, on_driver = source(), source(readOnDriver="true", maxOffsetsPerTrigger="9")
+    schema = by_tasks.schema()
+    readers = [(by_tasks, by_tasks.reader(schema)), (by_tasks, by_tasks.streamReader(schema))]
+    readers.append((on_driver, on_driver.simpleStreamReader(schema)))
+
+    done = run_python("-c", WORKER, *(pickle.dumps(one).hex() for one in readers), folder=tmp_path)
+
+    loaded = set(done.stdout.split())
+    assert "zkconsumer.spark.range_reader" in loaded
+    rooms = {"connector", "member", "offsets", "operations", "ownership", "streams", "wiring"}
+    assert not loaded & {"kazoo.client", "regex", *(f"zkconsumer.{room}" for room in rooms)}
+    assert not loaded & {f"zkconsumer.spark.{name}" for name in PLANS}
 
 
 def test_a_stream_reader_answers_what_needs_no_cluster() -> None:

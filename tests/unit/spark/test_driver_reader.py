@@ -15,7 +15,7 @@ from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from tests.unit.spark.dictionary_cluster import FakeCluster, run_on
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark import range_reader, stream_reader
+from zkconsumer.spark import coordinator_cluster, range_reader, stream_reader
 from zkconsumer.spark.data_source import ZkConsumerDataSource
 from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
@@ -56,9 +56,6 @@ class Stream(StreamReader):
     def __init__(self, options: ReadOptions, run: QueryRun) -> None:
         super().__init__(options, source_schema(include_headers=False), "frame")
         self.run = run
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "run": None}
 
     def _running(self) -> QueryRun:
         return self.run
@@ -167,7 +164,7 @@ def test_available_now_is_prepared_for() -> None:
 def test_a_repeated_batch_is_read_by_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task reads it, and knows neither the query's run nor the leaders."""
     with ScriptedBroker(three_messages) as broker:
-        monkeypatch.setattr(range_reader, "cluster_of", lambda _: OneBroker(broker.endpoint()))
+        monkeypatch.setattr(coordinator_cluster, "cluster_of", lambda _: OneBroker(broker.endpoint()))
         reader = pickle.loads(pickle.dumps(DriverReader(StreamReader(parse(OPTIONS), source_schema(False), "frame"))))
         assert values(reader.readBetweenOffsets({}, END)) == [b"a", b"b"]
 

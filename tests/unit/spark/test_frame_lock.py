@@ -126,8 +126,6 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
     ):
         readers[1].prepareForTriggerAvailableNow()
     readers[1].stop()
-    again = pickle.loads(pickle.dumps(readers[0]))
-    assert again.lock.file is None
     readers[0].stop()
     assert readers[1].partitions({}, {}) == []
     readers[1].stop()
