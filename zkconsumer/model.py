@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple, NewType, TypeGuard
 
@@ -33,6 +34,12 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+@lru_cache(maxsize=1 << 16)
+def shared_partition(topic: str, partition: int) -> TopicPartition:
+    """Return the partition, one object for all who ask: a thousand groups may have the same partitions."""
+    return TopicPartition(topic, partition)
 
 
 PartitionLike = TopicPartition | tuple[str, int]

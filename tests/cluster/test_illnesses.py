@@ -82,7 +82,7 @@ def watching(source: Callable[[], SnapshotSource], *, as_taken: bool) -> Iterato
 def answer(routes: Routes, path: str) -> bytes:
     found = routes.answer(request_of(path, {"host": "127.0.0.1:8089"}))
     assert found.status == 200, found.body
-    return b"".join([found.body, *found.more])
+    return b"".join([found.body, *(make() for make in found.more)])
 
 
 def samples(routes: Routes, group: str) -> dict[tuple[str, str, str], float]:

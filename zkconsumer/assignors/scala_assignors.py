@@ -14,7 +14,7 @@ from zkconsumer.assignors.assignor import (
     java_hash,
     threads_by_topic,
 )
-from zkconsumer.model import ThreadId, TopicPartition, utf16_key
+from zkconsumer.model import ThreadId, TopicPartition, shared_partition, utf16_key
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class RangeAssignor:
     ) -> dict[TopicPartition, ThreadId]:
         """Return the assignment; raises nothing."""
         return {
-            TopicPartition(topic, number): thread
+            shared_partition(topic, number): thread
             for topic, threads in threads_by_topic(members).items()
             for thread, block in zip(threads, blocks(partitions.get(topic, ()), len(threads) or 1), strict=False)
             for number in block
@@ -94,7 +94,7 @@ class RoundRobinAssignor:
 
     def _in_order(self, by_topic: dict[str, list[ThreadId]], partitions: Partitions) -> Iterator[TopicPartition]:
         hashed = [
-            (value, utf16_key(topic), number, TopicPartition(topic, number))
+            (value, utf16_key(topic), number, shared_partition(topic, number))
             for topic, threads in by_topic.items()
             if threads
             for number, value in self._hashes(topic, partitions.get(topic, ()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import logging
 import platform
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -44,6 +45,11 @@ cannot start, 2 wrong usage.
 
 _DEFAULT_LISTEN = "127.0.0.1:8089"
 _CLOSE_SECONDS = 5.0
+_CUT_SHORT = """\
+zkconsumer serve: ended while a server or the disk had not answered yet. A reading writes nothing. The file of --history
+is whole, and may lack the last minute."""
+_MALLOC = {-8: 1, -3: 128 * 1024, -1: 128 * 1024}
+"""M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's ``malloc.h``."""
 _MOST_TOKEN_BYTES = 4096
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -128,6 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal. Return the exit code. Raises: ConfigException, KeyboardInterrupt."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("zkconsumer.zookeeper.kazoo").setLevel(logging.ERROR)  # it warns at each try to connect
+    _return_memory()
     address = listen_address(arguments.listen)
     rules = AccessRules(address, _token(arguments.token_file))
     with open_source(arguments):
@@ -141,8 +148,20 @@ def run(arguments: argparse.Namespace) -> int:
                 pass
         finally:
             if not server.close(_CLOSE_SECONDS):
-                print("zkconsumer serve: a reading, or a write of the history, was still under way", file=sys.stderr)
+                print(_CUT_SHORT, file=sys.stderr)
     return 0
+
+
+def _return_memory() -> None:
+    """Let glibc give freed memory back to the system, where it is the C library.
+
+    With its own settings it keeps a heap for each thread, and large blocks once some were freed. With a thousand groups
+    that is a sixth of the memory: answers of megabytes come and go in threads of their own.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC.items():
+            mallopt(option, value)
 
 
 def _server(arguments: argparse.Namespace, address: ListenAddress, rules: AccessRules) -> GroupServer:

@@ -17,7 +17,7 @@ from zkconsumer.kafka.api_schema import Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.kafka.connection import choose_endpoint
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import Endpoint, TopicPartition, shared_partition
 from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def cluster_of(channel: BrokerChannel, topics: Collection[str] | None, deadline:
         if topic["error_code"]:
             failed[topic["name"]] = topic["error_code"]
         for one in topic["partitions"] or ():
-            partitions[TopicPartition(topic["name"], one["partition_index"])] = PartitionSeen(
+            partitions[shared_partition(topic["name"], one["partition_index"])] = PartitionSeen(
                 one["leader_id"] if one["leader_id"] >= 0 else None,
                 tuple(one["replica_nodes"] or ()),
                 tuple(one["isr_nodes"] or ()),

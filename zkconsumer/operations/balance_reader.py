@@ -18,7 +18,7 @@ from zkconsumer.core.finished_note import MOST_OFFSET, FinishedNote, decode_note
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition, shared_partition
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     AckNode,
@@ -227,4 +227,4 @@ class BalanceReader:
 def partition_at(path: str) -> TopicPartition:
     """Return the partition that the last two elements of a path name."""
     _, topic, number = path.rsplit("/", 2)
-    return TopicPartition(topic, int(number))
+    return shared_partition(topic, int(number))

@@ -19,8 +19,8 @@ from zkconsumer.core.placement_plan import InvalidPlanError, decode_plan
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.errors import MalformedNodeError, RegistryError
-from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader, partition_at
+from zkconsumer.model import ConsumerId, TopicPartition, shared_partition
+from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     BrokerNode,
@@ -205,14 +205,16 @@ class ZooKeeperReader:
         levels = [Wanted(NodePart.CONTENT, paths.owner(group, tp)) for tp in self._owned]
         levels += [Wanted(NodePart.CONTENT, paths.offset(group, tp)) for tp in self._committed]
         levels += [Wanted(NodePart.STAT, path) for path in self._others]
+        partitions = iter((*self._owned, *self._committed))
         for one in self._each(levels):
             path = one.wanted.path
             if path.startswith(owned):
-                self._take_owner(one)
+                self._take_owner(one, next(partitions))
             elif path.startswith(committed):
-                self._take_offset(one)
+                self._take_offset(one, next(partitions))
             else:
                 self._draft.other_nodes[path] = None if one.node is None else node_stat(one.node)
+        self._owned, self._committed = [], []  # the reader may be kept
 
     def _topics(self) -> None:
         """Read the topics of the group, those that match an expression after the names of all."""
@@ -311,10 +313,9 @@ class ZooKeeperReader:
         room = MOST_NODES - len(into)
         if len(numbers) > room:
             self._draft.problem(path, f"only {room} of {len(numbers)} nodes were read, {MOST_NODES} of all topics")
-        into += [TopicPartition(topic, number) for number in sorted(numbers)[:room]]
+        into += [shared_partition(topic, number) for number in sorted(numbers)[:room]]
 
-    def _take_owner(self, one: Reading) -> None:
-        tp = partition_at(one.wanted.path)
+    def _take_owner(self, one: Reading, tp: TopicPartition) -> None:
         if one.node is None:
             if one.forbidden:
                 self._draft.owners[tp] = OwnerNode("", None, FORBIDDEN_NODE)
@@ -325,8 +326,7 @@ class ZooKeeperReader:
         else:
             self._draft.owners[tp] = owner_node(one.node, one.wanted.path)
 
-    def _take_offset(self, one: Reading) -> None:
-        tp = partition_at(one.wanted.path)
+    def _take_offset(self, one: Reading, tp: TopicPartition) -> None:
         if one.node is None:
             if one.forbidden:
                 self._draft.offsets[tp] = OffsetNode(None, None, FORBIDDEN_NODE)

@@ -186,6 +186,8 @@ class WatchedReadings:
         self._use(area, wanted, kept)
 
     def _use(self, area: str | None, wanted: Wanted, kept: Reading | None) -> None:
+        if kept is not None:
+            wanted = kept.wanted  # one object for a node, not one for each time that somebody wanted it
         if area is not None:
             self._own[wanted] = kept
         else:

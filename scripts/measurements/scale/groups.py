@@ -324,10 +324,11 @@ def measure(groups: int, partitions: int, seconds: float, zookeeper: str | None)
             told("committing", _over(staged, serve, seconds, lambda: committing.count))
             told("answers_committing", _answers(serve, staged))
             told("megabytes_so_far", _memory(serve))
-            told("seconds_until_shown", sorted(_delays(serve, staged, 8)))
+            told("seconds_until_shown", sorted(_delays(serve, staged, 20)))
             committing.ended.set()
             committing.join(_LAST)
             told("wrong_offsets", _wrong(serve, staged))
+            told("served_s", round(time.monotonic() - serve.begun))  # in 600 s each node is compared once
             told("differences", serve.samples()["zkconsumer_serve_differences_total"])
             told("megabytes", _memory(serve))
         finally:

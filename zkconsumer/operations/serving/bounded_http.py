@@ -14,11 +14,12 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import chain
 from typing import Any
 
 from zkconsumer.errors import ConfigException
@@ -108,7 +109,7 @@ _HEADERS = {
 class Response:
     """An answer. ``events`` is the group whose events to stream in place of a body, None for a body.
 
-    ``more`` are further parts of the body. A large body is not joined, to save memory.
+    ``more`` make further parts of the body, the same at each call. So a large body is never in memory as a whole.
     """
 
     status: int
@@ -116,7 +117,7 @@ class Response:
     content_type: str = TEXT
     headers: Mapping[str, str] = field(default_factory=dict)
     events: str | None = None
-    more: Sequence[bytes] = ()
+    more: Sequence[Callable[[], bytes]] = ()
 
 
 def text(status: int, message: str) -> Response:
@@ -195,12 +196,16 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def respond(self, answer: Response, *, packed: bool = False) -> None:
         """Send an answer, compressed if the client takes that."""
-        body, headers = (answer.body, *answer.more), dict(answer.headers)
-        if packed and sum(map(len, body)) >= _COMPRESSED_FROM:
+        body: Iterable[bytes] = chain([answer.body], (make() for make in answer.more))
+        headers = dict(answer.headers)
+        if packed and (answer.more or len(answer.body) >= _COMPRESSED_FROM):
             packing = zlib.compressobj(1, wbits=_GZIP)
-            body = (*map(packing.compress, body), packing.flush())
+            body = compressed = [*map(packing.compress, body), packing.flush()]
+            length = sum(map(len, compressed))
             headers["Content-Encoding"] = "gzip"
-        headers |= {"Content-Length": str(sum(map(len, body))), "Vary": "Accept-Encoding"}
+        else:
+            length = len(answer.body) + sum(len(make()) for make in answer.more)
+        headers |= {"Content-Length": str(length), "Vary": "Accept-Encoding"}
         self.begin(answer.status, answer.content_type, headers)
         if self.command != "HEAD":
             deadline = Deadline(WRITE_SECONDS)

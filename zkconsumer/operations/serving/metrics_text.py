@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from zkconsumer.model import TopicPartition
@@ -43,35 +43,28 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Family:
-    """A metric with its samples, which are kept as the lines of the text format.
-
-    :meth:`pack` takes the lines since the last call together. Otherwise the many lines of a large answer would take
-    several times their length.
-    """
+    """A metric with its samples. Its text is made when it is wanted, since all texts together take much memory."""
 
     def __init__(self, name: str, kind: str, text: str) -> None:
         self.name = name
-        self._begin = f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
-        self._lines: list[str] = []
-        self._packed = bytearray()
+        self._begin = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+        self._labels: list[str] = []
+        self._values: list[float] = []
 
     def add(self, value: float | None, labels: str = "") -> None:
         """Add a sample, unless the value is unknown. ``labels`` are as :func:`labelled` writes them."""
         if value is not None:
-            place = f"{self.name}{{{labels}}}" if labels else self.name
-            self._lines.append(f"{place} {_number(value)}\n")
+            self._labels.append(labels)
+            self._values.append(value)
 
-    def pack(self) -> None:
-        """Take the lines together."""
-        if self._lines:
-            self._packed += "".join(self._lines).encode("utf-8", "backslashreplace")
-            self._lines.clear()
-
-    def take(self) -> bytes:
-        """Return the text of the metric, empty without samples. The samples are forgotten."""
-        self.pack()
-        taken, self._packed = self._packed, bytearray()
-        return self._begin + taken if taken else b""
+    def text(self) -> bytes:
+        """Return the text of the metric, empty without samples."""
+        name, samples = self.name, zip(self._labels, self._values, strict=True)
+        lines = [
+            f"{name}{{{labels}}} {_number(value)}\n" if labels else f"{name} {_number(value)}\n"
+            for labels, value in samples
+        ]
+        return "".join((self._begin, *lines)).encode("utf-8", "backslashreplace") if lines else b""
 
 
 def labelled(**labels: str) -> str:
@@ -98,15 +91,15 @@ def metrics_text(
     groups: Collection[str] | None = None,
     trends: Mapping[str, GroupTrend] = {},
     history: HistoryState | None = None,
-) -> list[bytes]:
-    """Return the metrics of all groups, or of these alone, in parts. The parts together would take twice the memory.
+) -> list[Callable[[], bytes]]:
+    """Return functions that make the metrics of all groups, or of these alone, in parts.
 
     Arguments: ``trends`` have the rates; ``history`` is that of a file.
     """
     found = _GroupFamilies(level)
     for name in sorted(board.groups.keys() if groups is None else board.groups.keys() & groups):
         found.add(board.groups[name], board.judgements.get(name, Judgement()), trends.get(name, GroupTrend()))
-    return [family.take() for family in (*_server(board, history), *found.families())]
+    return [family.text for family in (*_server(board, history), *found.families())]
 
 
 def _server(board: Board, history: HistoryState | None) -> Iterable[Family]:
@@ -224,8 +217,6 @@ class _GroupFamilies:
                 begin = f"{group},{labelled(topic=topic)}"
                 for tp in found:
                     self._add_partition(watched, judgement, tp, f'{begin},partition="{tp.partition}"')
-        for family in self._families.values():
-            family.pack()
 
     def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: str) -> None:
         snapshot = watched.snapshot
