@@ -85,8 +85,8 @@ class HeldGroups:
         self._epoch = session.lease.epoch
         self._readers: dict[str, tuple[ZooKeeperReader, GroupSnapshot]] = {}
         self._forbidden: dict[Wanted, float] = {}
-        self._came = False  # whether a node came while it was read, since the reading of a group began
-        self._compared = self._nodes.readings()
+        self._came = False  # whether a node came or was seen to be gone, since the reading of a group began
+        self._compare_all()
         self._suspects: list[tuple[Reading, Reading]] = []
         self.differences = 0
         self.comparisons = 0
@@ -116,6 +116,7 @@ class HeldGroups:
             if known is None:
                 if self._watch and reading.node is None and not reading.forbidden and one.part is not NodePart.STAT:
                     absent.append(reading)
+                    self._forget_rights(one.path)
                 else:
                     self._keep(reading)
             yield reading
@@ -126,6 +127,16 @@ class HeldGroups:
                 self._keep(missing)
             else:
                 self._came = True
+
+    def _forget_rights(self, path: str) -> None:
+        """Forget the rights of a node that is gone.
+
+        The watch of its children fires at the end of the last child. The end of the node itself has no event then.
+        """
+        rights = self._nodes.current(Wanted(NodePart.RIGHTS, path))
+        if rights is not None and rights.rights:
+            self._nodes.forget(rights.wanted)
+            self._came = True
 
     def _keep(self, reading: Reading) -> None:
         if reading.forbidden:
@@ -145,6 +156,7 @@ class HeldGroups:
             self._nodes.lost()
             self._readers.clear()
             self._suspects.clear()
+            self._compare_all()  # a server whose data was set back counts transactions anew
         while self._events:
             self._nodes.fired(self._events.popleft())
         for one in [one for one, until in self._forbidden.items() if until < monotonic()]:
@@ -219,6 +231,8 @@ class HeldGroups:
             finally:  # a node that just came has no reading that an event could forget
                 self._nodes.end(group, complete=complete and not self._came)
             if complete:
+                if held is not None:
+                    _share(draft, held[1])
                 self._readers[group] = reader, _copied(draft)
             return reader, draft, complete
         reader, before = held
@@ -233,13 +247,18 @@ class HeldGroups:
         self._nodes.leave(groups)
         self._forbidden = {one: until for one, until in self._forbidden.items() if one in self._nodes}
 
+    def _compare_all(self) -> None:
+        """Begin to compare all nodes."""
+        self._compared, self._since = self._nodes.readings(), self._session.last_zxid
+
     def compare(self, seconds: float, deadline: Deadline) -> None:
         """Read a part of all nodes once more, as many as are due after so many seconds since the last call."""
         count = int(len(self._nodes) * seconds / COMPARED_WITHIN) + 1
-        part = list(islice(self._compared, count))
-        if len(part) < count:
-            self.comparisons += bool(part)
-            self._compared = self._nodes.readings()
+        taken = list(islice(self._compared, count))
+        part = [one for one in taken if not _written_after(one, self._since)]  # others were read anew since then
+        if len(taken) < count:
+            self.comparisons += bool(taken)
+            self._compare_all()
         try:
             again = self._session.read_each([one.wanted for one in part], deadline)
             for kept, found in zip(part, again, strict=True):
@@ -252,6 +271,21 @@ class HeldGroups:
 def _copied(draft: GroupSnapshot) -> GroupSnapshot:
     """Return the snapshot with its own copies of what the brokers' answers are added to."""
     return replace(draft, topics=dict(draft.topics), brokers=dict(draft.brokers), logs={})
+
+
+def _share(draft: GroupSnapshot, before: GroupSnapshot) -> None:
+    """Take what has not changed from an earlier snapshot. Otherwise it is twice in memory: timelines keep it."""
+    for part in ("members", "owners", "acls"):
+        if (known := getattr(before, part)) == getattr(draft, part):
+            setattr(draft, part, known)
+    if before.topics == draft.topics:
+        draft.topics = dict(before.topics)  # the brokers' answers are added to it
+
+
+def _written_after(reading: Reading, transaction: int) -> bool:
+    """Return whether the reading tells of a later transaction, and so was made after it."""
+    node = reading.node
+    return node is not None and (node.pzxid if reading.wanted.part is NodePart.CHILDREN else node.mzxid) > transaction
 
 
 def _told(reading: Reading) -> object:

@@ -219,6 +219,36 @@ def test_a_change_without_an_event_is_found_and_mended(monkeypatch: pytest.Monke
     assert groups.held.differences == 1
 
 
+def test_a_comparison_leaves_out_what_was_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_groups, "COMPARED_WITHIN", 1.0)
+    groups, costs = Groups(), list[int]()
+    for _ in range(2):
+        for number in range(20):
+            groups.server.put(f"/consumers/a/offsets/t/{number}", b"1")
+        groups.look()
+        before = groups.requests
+        groups.held.compare(2.0, soon())
+        costs.append(groups.requests - before)
+        groups.held.compare(2.0, soon())  # nothing was written since the comparison before
+        costs.append(groups.requests - before - costs[-1])
+    assert groups.held.comparisons == 4
+    assert costs[1] >= costs[0] + 20
+    assert costs[3] >= costs[2] + 20
+
+
+def test_what_has_not_changed_is_in_memory_once() -> None:
+    groups = Groups()
+    groups.server.put("/consumers/a/ids/x", STATIC)
+    groups.server.put("/consumers/a/owners/t/0", b"x-0")
+    groups.server.put("/consumers/a/offsets/t/0", b"1")
+    before = groups.look()["a"]
+    groups.server.put("/consumers/a/offsets/t/0", b"2")
+    after = groups.look()["a"]
+    assert after.offsets != before.offsets
+    assert (after.members is before.members, after.owners is before.owners) == (True, True)
+    assert next(iter(after.offsets)) is next(iter(after.owners)) is next(iter(before.offsets))
+
+
 CONTENT = Wanted(NodePart.CONTENT, "/consumers/g/ids/x")
 NAMES = Wanted(NodePart.CHILDREN, "/consumers/g/ids")
 TOPIC = Wanted(NodePart.CONTENT, "/brokers/topics/t")

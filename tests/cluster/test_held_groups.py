@@ -1,0 +1,106 @@
+"""Groups that watches hold are what a fresh reading finds, on real ZooKeepers of the first and the last line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import TICK_MS
+from tests.faults.proxy import Proxy
+from tests.timing import eventually, scaled
+from tests.unit.operations.test_held_groups import CONTENTS, PATHS, settled
+from zkconsumer.devcluster.zookeeper_server import EmbeddedZooKeeper
+from zkconsumer.errors import RegistryError
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.held_groups import HeldGroups
+from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.session import Session
+
+ROUNDS, CHANGES = 12, 8
+LOST = 6
+"""The round in which the connection is lost, and with it all watches."""
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(10.0))
+
+
+@pytest.fixture(scope="module", params=["3.4.14", "3.9.5"])
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedZooKeeper]:
+    with EmbeddedZooKeeper(tick_ms=TICK_MS, version=request.param) as running:
+        yield running
+
+
+def held_by(held: HeldGroups) -> dict[str, GroupSnapshot]:
+    held.begin()
+    names = held.names(soon())
+    held.prefetch(names, soon())
+    found = {name: held.read(GroupSnapshot(name, 1), soon())[1] for name in names}
+    held.leave(names)
+    return found
+
+
+def read_anew(session: Session) -> dict[str, GroupSnapshot]:
+    found = {name: GroupSnapshot(name, 1) for name in session.children("/consumers", soon()) or ()}
+    for draft in found.values():
+        assert ZooKeeperReader(session, draft, soon()).read()
+    return found
+
+
+def told(found: dict[str, GroupSnapshot]) -> dict[str, GroupSnapshot]:
+    """What events tell of: a report below a loan changes the loan's stat, and has no event there."""
+    for one in found.values():
+        one.loans = {
+            tp: {name: replace(loan, stat=None) for name, loan in loans.items()} for tp, loans in one.loans.items()
+        }
+    return settled(found)
+
+
+def change(nodes: KazooClient, chance: random.Random) -> None:
+    path = chance.choice(PATHS)
+    if chance.random() < 0.3 and nodes.exists(path):
+        nodes.delete(path, recursive=True)
+    else:
+        nodes.ensure_path(path)
+        nodes.set(path, chance.choice(CONTENTS))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_changes_settle_to_a_fresh_reading(server: EmbeddedZooKeeper, seed: int) -> None:
+    """The events of real servers differ between lines: their number, their order, and those for missing nodes."""
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        nodes = KazooClient(server.connect)
+        nodes.start()
+        stack.callback(nodes.close)
+        stack.callback(nodes.stop)
+        proxy = stack.enter_context(Proxy(("127.0.0.1", server.port)))
+        session = Session(proxy.address, timeout=scaled(10.0), on_change=lambda _: None)
+        stack.callback(lambda: session.close(soon()))
+        session.open(soon())
+        held = HeldGroups(session)
+        nodes.ensure_path("/consumers")
+
+        def same() -> bool:
+            """Events may come late, and a lost connection takes a moment to come back."""
+            try:
+                return told(held_by(held)) == told(read_anew(session))
+            except RegistryError:
+                return False
+
+        for number in range(ROUNDS):
+            if number == LOST:
+                proxy.drop()
+                eventually(lambda: not session.connected, 10, "the end of the connection")
+            for _ in range(CHANGES):
+                change(nodes, chance)
+            if number == LOST:
+                proxy.carry()
+            eventually(same, 20, f"round {number} to settle")
+        assert held.differences == 0
