@@ -36,7 +36,7 @@ _VARIABLE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)", "TIME"),
     (r"\d{8}T\d{6}\.\d+", "STAMP"),
     (r"0x[0-9a-f]+", "ZXID"),
-    (r"; unchanged for at least \d+ s", ""),
+    (r"; unchanged for at least \d+ (min \d+ )?(s|min)", ""),
     (r"\d+(\.\d+)? (ms|s|min|h)\b", "N s"),
     (r"Rebalancing|Stuck", "STATE"),
     (r"is (rebalancing|stuck)", "is STATE"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot, NodeStat
+from zkconsumer.operations.time_format import duration
 
 SCALA_PATIENCE = 8.0
 """Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""
@@ -52,7 +53,7 @@ def unsettled(differences: Sequence[str], quiet: float | None, limit: float) -> 
     """
     reason = "; ".join(differences)
     if quiet is not None and quiet > limit:
-        return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {quiet:.0f} s")
+        return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {duration(1000 * quiet)}")
     return StateOfGroup(GroupState.REBALANCING, reason)
 
 
