@@ -45,7 +45,7 @@ LONG = [
         "kafka/test_arrow_columns",
         "kafka/test_broker_channel",
         "kafka/test_compression",
-        "kafka/test_message_set",
+        "kafka/test_fetched_batches",
         "kafka/test_security",
         "member/brokers/test_faults",
         "member/zookeeper/test_recreated_topics",

@@ -13,7 +13,7 @@ from tests.cluster.in_process import client_of
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches, error_codes
-from zkconsumer.kafka.message_set import epochs_in, extent
+from zkconsumer.kafka.fetched_batches import epochs_in, extent
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths

@@ -46,8 +46,8 @@ from zkconsumer.spark.range_reader import TaskReader
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session
+from zkconsumer.zookeeper.zookeeper_security import zookeeper_security
 
 DIGEST = {"zookeeper.digest.username": USER, "zookeeper.digest.password": PASSWORD}
 SASL = {"zookeeper.sasl.username": USER, "zookeeper.sasl.password": ZOOKEEPER_PASSWORD}
@@ -102,7 +102,7 @@ def tls(zookeeper: SecuredZooKeeper, certificates: Certificates) -> dict[str, st
 
 def session(zookeeper: SecuredZooKeeper, properties: Mapping[str, str]) -> Session:
     config = ConsumerConfig({"zookeeper.connect": zookeeper.connect, "group.id": "g", **properties})
-    return Session(config.zookeeper_connect, timeout=4.0, on_change=lambda _: None, security=registry_security(config))
+    return Session(config.zookeeper_connect, timeout=4.0, on_change=lambda _: None, security=zookeeper_security(config))
 
 
 @contextmanager

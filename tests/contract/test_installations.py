@@ -32,7 +32,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 _READ = """
 import json, sys
 from zkconsumer import data_plane, version
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import TopicPartition
 found = batches(bytes.fromhex(sys.argv[1]), check_crc=True, where=TopicPartition("t", 0), fetch_offset=0)
 print(json.dumps({

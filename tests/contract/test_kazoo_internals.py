@@ -25,7 +25,7 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from tests.timing import scaled
 from zkconsumer.errors import UnsupportedVersionError
 from zkconsumer.zookeeper import KAZOO_BEFORE, KAZOO_FROM, check_kazoo
-from zkconsumer.zookeeper import registry_security as security
+from zkconsumer.zookeeper import zookeeper_security as security
 from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection, WatchingClient
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from zkconsumer import KafkaStream
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.compression import SNAPPY, ZSTD
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

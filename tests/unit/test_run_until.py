@@ -12,7 +12,7 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with, whole
 from zkconsumer import PENDING, Retry, TopicPartition, Whitelist
-from zkconsumer.balance import until
+from zkconsumer.streams import until
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS, EACH = 2, 30

@@ -15,7 +15,7 @@ from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.reference import Plain
 from tests.unit.streams.read_ways import Sent, bare, by_batches, by_both, by_messages
 from tests.vectors.cases import Case
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.model import TopicPartition
 
 FILES = ("brokers_message_sets",)

@@ -22,6 +22,7 @@ from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.idle_workers import BatchSize
 from zkconsumer.balance.message_intake import ENOUGH
+from zkconsumer.balance.message_order import Order
 from zkconsumer.balance.open_partition import Lending, OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.parked_reader import ParkedReader
@@ -29,8 +30,6 @@ from zkconsumer.balance.retry_policy import Retry
 from zkconsumer.balance.sharing.lent_partition import LentPartitions
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
-from zkconsumer.balance.until import RunEndWatch
-from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.names import first_of
 from zkconsumer.core.registration import AdvertisedShare
@@ -42,6 +41,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.member_streams import MemberStreams
 from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.streams.stream_queue import nothing_came
+from zkconsumer.streams.until import RunEndWatch
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from zkconsumer.balance.dispatched_work import ReadPart, ReadWork
 from zkconsumer.balance.dispatcher import Dispatcher
+from zkconsumer.balance.message_order import Order
 from zkconsumer.balance.open_partition import (
     BorrowedSlots,
     Lending,
@@ -30,7 +31,6 @@ from zkconsumer.balance.open_partition import (
     begin_lending,
     unstored,
 )
-from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError

@@ -17,10 +17,10 @@ from time import monotonic, time
 from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.message_order import Order, WaitingMessages
 from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.retry_policy import Kind, Retry, RetryDecision, decide, failure_of
-from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock

@@ -15,8 +15,8 @@ from operator import attrgetter
 from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.failed_messages import Parking
 from zkconsumer.balance.idle_workers import BatchSize, IdleWorkers
+from zkconsumer.balance.message_order import Order, WaitingMessages
 from zkconsumer.balance.open_partition import OpenPartition, SharedSlots
-from zkconsumer.balance.waiting_messages import Order, WaitingMessages
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag

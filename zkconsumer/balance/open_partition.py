@@ -33,7 +33,7 @@ NO_LIMIT = 1 << 63
 
 class ReadLimits(NamedTuple):
     """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits;
-    ``end`` returns the offset at which reading of a partition ends, see ``balance.until``.
+    ``end`` returns the offset at which reading of a partition ends, see ``streams.until``.
     """
 
     window: int

@@ -29,7 +29,7 @@ from zkconsumer.balance.handler_check import is_coroutine_function
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending, outcome_of, outcomes_of
 from zkconsumer.errors import HandlerEndedRunError, HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.fork_guard import ends_forked_child

@@ -107,14 +107,14 @@ def zookeeper_session(
     Arguments: ``on_change`` as for :class:`Session`; ``connect`` takes the place of ``zookeeper.connect``.
     """
     # imported here because a task of Spark makes channels to brokers only, and kazoo takes longer to import than a read
-    from zkconsumer.zookeeper.registry_security import registry_security
+    from zkconsumer.zookeeper.zookeeper_security import zookeeper_security
     from zkconsumer.zookeeper.session import Session
 
     return Session(
         config.zookeeper_connect if connect is None else connect,
         timeout=config.zookeeper_session_timeout_ms / 1000,
         on_change=on_change,
-        security=registry_security(config),
+        security=zookeeper_security(config),
     )
 
 

@@ -99,8 +99,8 @@ class ClusterQueries:
         Raises: as :meth:`topics`; :class:`UnknownTopicError` for a topic that no broker knows after ``timeout``;
         ValueError and TypeError for arguments that make no sense.
         """
-        from zkconsumer.balance.until import requested_end
         from zkconsumer.streams.message import message_class
+        from zkconsumer.streams.until import requested_end
         from zkconsumer.wiring.groupless_reader import PartitionReading
 
         wanted = partitions if isinstance(partitions, str) else partitions_of(partitions)

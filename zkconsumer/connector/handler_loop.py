@@ -22,10 +22,9 @@ from zkconsumer.balance.balance_state import RunEnd, RunSummary
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dispatched_work import Executor
 from zkconsumer.balance.handler_check import check_handler, check_workers, is_coroutine_function
+from zkconsumer.balance.message_order import Order, kept_order
 from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
-from zkconsumer.balance.until import RunEndRequest, watch_end
-from zkconsumer.balance.waiting_messages import Order, kept_order
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.lifecycle import Lifecycle
 from zkconsumer.connector.partition_control import commit
@@ -39,6 +38,7 @@ from zkconsumer.runtime.fork_guard import ends_forked_child
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.chunk_reader import read_settings
 from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.until import RunEndRequest, watch_end
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination

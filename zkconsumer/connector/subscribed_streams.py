@@ -39,11 +39,11 @@ from zkconsumer.wiring.member_parts import read_timeout
 
 if TYPE_CHECKING:
     from zkconsumer.balance.dispatched_work import Work
-    from zkconsumer.balance.until import RunEndRequest
-    from zkconsumer.balance.waiting_messages import Order
+    from zkconsumer.balance.message_order import Order
     from zkconsumer.member.listener import ConsumerRebalanceListener
     from zkconsumer.offsets.store import OffsetStore
     from zkconsumer.ownership.partition_position import Held
+    from zkconsumer.streams.until import RunEndRequest
 
 Streams = dict[str, list[KafkaStream[Any, Any]]]
 Decoders = tuple[Decoder[object] | None, Decoder[object] | None]
@@ -113,7 +113,7 @@ class Subscription:
         check_topics(topics)
         end = None
         if until is not None:
-            from zkconsumer.balance.until import requested_end
+            from zkconsumer.streams.until import requested_end
 
             end = requested_end(until, time.time_ns() // 1_000_000)
         registration = Registration(STATIC, dict(topics))
@@ -170,7 +170,7 @@ class Subscription:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
             member.open(registration)
             if end is not None:
-                from zkconsumer.balance.until import stop_streams_at
+                from zkconsumer.streams.until import stop_streams_at
 
                 stop_streams_at(end, member)
         except BaseException as e:

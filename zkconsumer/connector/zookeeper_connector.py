@@ -294,12 +294,12 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, NamesMissingM
         from zkconsumer.balance.balance_state import RunSummary
         from zkconsumer.balance.balanced_run import BalancedOptions
         from zkconsumer.balance.handler_check import check_options
+        from zkconsumer.balance.message_order import order_named
         from zkconsumer.balance.retry_policy import Retry
-        from zkconsumer.balance.until import checked_end
-        from zkconsumer.balance.waiting_messages import order_named
         from zkconsumer.connector.handler_loop import HandlerLoop, share_keys
         from zkconsumer.connector.signal_shutdown import shutdown_on_signal
         from zkconsumer.connector.subscribed_streams import RunWay
+        from zkconsumer.streams.until import checked_end
 
         loop, decoders = HandlerLoop(self.lifecycle, self._subscription), (key_decoder, value_decoder)
         kept = loop.check(order, workers, concurrency, topics, decoders)

@@ -59,7 +59,7 @@ class PartitionResponse(NamedTuple):
     - ``last_stable``: where the first open transaction begins, or the log end, -1 unknown
     - ``log_start``: the first offset of the log, -1 unknown
     - ``aborted``: (producer id, first offset) of aborted transactions in the records, told only to read_committed
-    - ``records``: the message set, for ``message_set.batches``
+    - ``records``: the message set, for ``fetched_batches.batches``
     - ``read_replica``: the broker to read from instead, -1 for none; told only to a client that names its rack
     """
 

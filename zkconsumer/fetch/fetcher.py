@@ -17,11 +17,12 @@ from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
-from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_trouble
+from zkconsumer.fetch.auto_offset_reset import UNANSWERED, reset_offsets
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection, FetchSettings
 from zkconsumer.fetch.replica_choice import ask_leader, leaves_follower, rack_to_tell
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.fetch.truncation_check import UNANSWERED, TruncationCheck
+from zkconsumer.fetch.truncation_check import TruncationCheck
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import LATEST, Endpoint, TopicPartition
@@ -435,20 +436,7 @@ class Fetcher:
 
     def _resolve(self, fetches: Sequence[FetchCursor]) -> None:
         """Look up the start offset by ``auto.offset.reset``, for partitions without an offset."""
-        wanted = {fetch.tp: self._settings.reset_to for fetch in fetches}
-        listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
-        failed: list[FetchCursor] = []
-        resolved: dict[PartitionPosition, int] = {}
-        for fetch in fetches:
-            answer = listed.get(fetch.tp, UNANSWERED)
-            offset = answer.offset
-            if answer.error != codes.NONE or offset < 0:
-                said = f"broker {self.endpoint.broker_id} returned no start offset: {codes.name(answer.error)}"
-                note_trouble(fetch, f"{fetch.tp}: {said}")
-                failed.append(fetch)
-            else:
-                fetch.resolving = True
-                resolved[fetch.position] = offset
+        resolved, failed = reset_offsets(self._broker, fetches, self._settings)
         if resolved:
             self._resolved(resolved)
         if failed:

@@ -27,7 +27,7 @@ from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock

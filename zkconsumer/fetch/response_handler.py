@@ -18,7 +18,7 @@ from zkconsumer.fetch.broker_fetch import FetchedPart, FetchSettings
 from zkconsumer.fetch.replica_choice import follow
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.message_set import (
+from zkconsumer.kafka.fetched_batches import (
     EPOCH_AT,
     EPOCH_END,
     NO_END,

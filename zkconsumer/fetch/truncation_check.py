@@ -16,17 +16,16 @@ from typing import NamedTuple
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
+from zkconsumer.fetch.auto_offset_reset import UNANSWERED, offset_in_log
 from zkconsumer.fetch.broker_failures import note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart, FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
-from zkconsumer.kafka import ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import EARLIEST, LATEST
 from zkconsumer.ownership.fetch_cursor import FetchCursor
 
 log = logging.getLogger(__name__)
 
-UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 _KNOWS_NOTHING = EpochEnd(-1)
 _KEPT_FROM_US = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -130,8 +129,7 @@ class TruncationCheck:
             elif offset > end.offset and read:
                 shorter.append(fetch)
             else:
-                first = settings.reset_to == EARLIEST or (position.from_start and offset < start.offset)
-                self._go_on(fetch, start.offset if first else end.offset, outcomes)
+                self._go_on(fetch, offset_in_log(fetch, start.offset, end.offset, settings.reset_to), outcomes)
         found = self._ends(shorter, outcomes) if shorter else {}
         return [_DoubtfulLog(fetch, found[fetch.tp]) for fetch in shorter if fetch.tp in found]
 

@@ -9,7 +9,7 @@ from zkconsumer.data_plane.fetch_response import FetchResponse, PartitionRespons
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.connection import choose_endpoint
-from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
+from zkconsumer.kafka.fetched_batches import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchPosition, FetchRequest, ListedOffset
 
 __all__ = [

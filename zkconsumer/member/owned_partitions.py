@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.core.start_rule import start_in_node
+from zkconsumer.core.stored_start import start_in_node
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
 from zkconsumer.member.interfaces import Commits, Delivery, Source

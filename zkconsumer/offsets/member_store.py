@@ -23,7 +23,7 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.start_rule import MergedStart, merged_start
+from zkconsumer.core.stored_start import MergedStart, merged_start
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,

@@ -2,7 +2,7 @@
 
 Part of the committer; only its thread comes here. A store that does not answer is asked again, for all partitions
 together and for as long as they are ours: an offset is never guessed. The original takes the error of a partition for
-"no offset", and waits for a coordinator inside the rebalance without an end. ``core/start_rule`` has the rule.
+"no offset", and waits for a coordinator inside the rebalance without an end. ``core/stored_start`` has the rule.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import ZooKeeperServer
-from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session
+from zkconsumer.zookeeper.zookeeper_security import zookeeper_security
 
 BROKERS_SHARE = 0.4
 """The part of the time that is kept for the brokers while ZooKeeper is asked."""
@@ -318,7 +318,7 @@ class _Servers:
         if time.monotonic() < until:
             return known
         config = self._client.config
-        servers = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
+        servers = server_statistics(config.zookeeper_hosts, deadline, zookeeper_security(config).tls)
         self._known = time.monotonic() + SERVERS_BELIEVED, servers
         return servers
 

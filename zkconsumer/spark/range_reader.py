@@ -36,7 +36,7 @@ from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, Partiti
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.offset_ranges import LogSpan, decode_progress, in_words, out_of_log, ranges_of, within

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
 from zkconsumer.ownership.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import TopicPartition
 
 _HEAD = Struct(">qiibIhiqqqhii")

@@ -33,7 +33,7 @@ from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import NO_NOTES, Notes
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
+from zkconsumer.wiring.brokers_member import BrokerGroup, coordinator_search, member_settings
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease

@@ -83,7 +83,7 @@ def _in_zookeeper(
 
 
 def _in_brokers(config: ConsumerConfig, environment: MemberEnvironment, make: partial[MemberParts]) -> GroupMember:
-    from zkconsumer.wiring.coordinator_member import BrokerCoordination
+    from zkconsumer.wiring.brokers_member import BrokerCoordination
 
     channels = coordinator_channels(config)
     session = None if config.bootstrap_servers else environment.session(config, lambda _: None)

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 from weakref import finalize
 
-from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
 from zkconsumer.cluster.cluster_client import CLOSE_WITHIN, ClusterClient
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
@@ -28,6 +27,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import K, MessageAndMetadata, V
 from zkconsumer.streams.stream_queue import StreamQueue
+from zkconsumer.streams.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
 from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 

@@ -24,7 +24,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
 from zkconsumer.zookeeper.node_requests import Requests
-from zkconsumer.zookeeper.registry_security import RegistrySecurity
+from zkconsumer.zookeeper.zookeeper_security import ZooKeeperSecurity
 
 _POLL_S = 0.02
 _SESSION_S = 10.0
@@ -39,7 +39,7 @@ class Admin(Requests):
 
     def __init__(self, connect: str) -> None:
         """Argument: ``connect`` as in ``zookeeper.connect``, with a chroot or without. No I/O happens here."""
-        super().__init__(connect, RegistrySecurity())
+        super().__init__(connect, ZooKeeperSecurity())
         self._client: KazooClient = KazooClient(hosts=connect, timeout=_SESSION_S, read_only=False)
 
     def open(self, deadline: Deadline) -> Self:

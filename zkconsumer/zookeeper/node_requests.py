@@ -42,8 +42,8 @@ from zkconsumer.zookeeper.node_values import (
     Wanted,
     Watch,
 )
-from zkconsumer.zookeeper.registry_security import RegistrySecurity
 from zkconsumer.zookeeper.server_connection import queued_together
+from zkconsumer.zookeeper.zookeeper_security import ZooKeeperSecurity
 
 PARENT_DATA = b""
 
@@ -114,7 +114,7 @@ class Requests(ABC):
     Arguments: ``hosts`` names the servers in errors; ``security`` has the rights on created nodes.
     """
 
-    def __init__(self, hosts: str, security: RegistrySecurity) -> None:
+    def __init__(self, hosts: str, security: ZooKeeperSecurity) -> None:
         self.hosts = hosts
         self._security = security
         self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}

@@ -25,8 +25,8 @@ from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavail
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_requests import Requests, signed
-from zkconsumer.zookeeper.registry_security import NoSecrets, RegistrySecurity
 from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection, WatchingClient
+from zkconsumer.zookeeper.zookeeper_security import NoSecrets, ZooKeeperSecurity
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,9 @@ class Session(Requests):
         *,
         timeout: float,
         on_change: Callable[[SessionChanged], None],
-        security: RegistrySecurity | None = None,
+        security: ZooKeeperSecurity | None = None,
     ) -> None:
-        super().__init__(hosts, security or RegistrySecurity())
+        super().__init__(hosts, security or ZooKeeperSecurity())
         self.lease = Lease()
         self._requested = timeout
         self._on_change = on_change

@@ -20,7 +20,7 @@ from tests.streams import new_stream
 from zkconsumer import KafkaStream, MessageAndMetadata
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
-from zkconsumer.kafka.message_set import batches, extent
+from zkconsumer.kafka.fetched_batches import batches, extent
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline

@@ -17,10 +17,10 @@ from zkconsumer.balance.dispatcher import Dispatcher
 from zkconsumer.balance.failed_messages import RunRules
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
 from zkconsumer.balance.idle_workers import MOST, BatchSize
+from zkconsumer.balance.message_order import Order
 from zkconsumer.balance.open_partition import BorrowedSlots, LoanSight, OpenPartition, SharedSlots
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.retry_policy import Retry
-from zkconsumer.balance.waiting_messages import Order
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.balanced_ledger import BalancedLedger

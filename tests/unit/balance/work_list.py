@@ -10,7 +10,7 @@ from typing import Any
 from zkconsumer import MessageAndMetadata
 from zkconsumer.balance.dispatched_work import Work
 from zkconsumer.balance.outcomes import DONE, NotStarted, Outcome
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.balanced_ledger import BalancedLedger
 from zkconsumer.ownership.partition_position import PartitionPosition

@@ -12,7 +12,7 @@ from zkconsumer.config import ConsumerConfig, UnknownPropertyWarning
 from zkconsumer.core.consumer_protocol import RebalanceProtocol
 from zkconsumer.errors import ConfigException, UnknownAssignorError
 from zkconsumer.model import ConsumerId
-from zkconsumer.wiring.coordinator_member import assignors, member_settings
+from zkconsumer.wiring.brokers_member import assignors, member_settings
 
 KAFKA: dict[str, Any] = {"group.id": "g", "group.coordination": "Kafka", "bootstrap.servers": "a:9092, [::1]:9093"}
 

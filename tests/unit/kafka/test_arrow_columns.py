@@ -16,7 +16,7 @@ from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written, read_
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import arrow_columns
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, slabs
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import TopicPartition
 
 ALL = (*NAMES, HEADERS)

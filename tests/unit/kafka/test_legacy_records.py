@@ -15,8 +15,8 @@ from tests.unit.kafka.record_writer import GZIP, lz4_encode
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, listed, offsets, plain, resealed
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import with_right_lz4_checksum, xxhash32
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.kafka.legacy_records import RUN_LIMIT
-from zkconsumer.kafka.message_set import extent
 from zkconsumer.kafka.record_batch import DECODED_BYTES
 
 THREE = [Written(b"k", b"v%d" % n, timestamp=1000 + n) for n in range(3)]

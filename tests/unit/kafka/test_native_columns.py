@@ -119,7 +119,7 @@ _NO_PANDAS = f"""
 import sys, zkconsumer.kafka.arrow_columns as scanned
 scanned.AVAILABLE = True
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import TopicPartition
 builder = ColumnBuilder()
 data = bytes.fromhex({MessageSet([Batch([Written()] * 3)]).data.hex()!r})

@@ -16,7 +16,7 @@ from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.group_in_zookeeper import Group, soon, zookeeper_only
 from tests.values import present
 from zkconsumer import DatabaseOffsets
-from zkconsumer.core.start_rule import MergedStart
+from zkconsumer.core.stored_start import MergedStart
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import ConsumerId, TopicPartition

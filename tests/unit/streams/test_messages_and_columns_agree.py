@@ -24,7 +24,7 @@ from tests.unit.streams.read_ways import (
     by_messages,
     stream_of,
 )
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 

@@ -23,7 +23,7 @@ from zkconsumer.errors import (
     UnreadableMessageError,
 )
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.model import TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.streams import chunk_reader

@@ -15,7 +15,7 @@ from tests.unit.kafka.sets import WHERE
 from tests.values import present
 from zkconsumer.errors import SessionLostError
 from zkconsumer.kafka import CorruptRecordsError
-from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.fetched_batches import batches
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS

@@ -16,7 +16,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from tests.timing import scaled
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.zookeeper.registry_security import NoSecrets, RegistrySecurity, acl_of, registry_security
+from zkconsumer.zookeeper.zookeeper_security import NoSecrets, ZooKeeperSecurity, acl_of, zookeeper_security
 
 OWNED = CREATOR_ALL_ACL + READ_ACL_UNSAFE
 
@@ -45,8 +45,8 @@ def test_what_moves_partitions_is_its_creators(kind: str, below: str) -> None:
 
 
 def test_rights_are_only_set_where_asked() -> None:
-    assert RegistrySecurity().acl("/consumers/g/owners") is None
-    assert RegistrySecurity(set_acl=True).acl("/consumers/g/owners") == OWNED
+    assert ZooKeeperSecurity().acl("/consumers/g/owners") is None
+    assert ZooKeeperSecurity(set_acl=True).acl("/consumers/g/owners") == OWNED
 
 
 def config(**properties: str) -> ConsumerConfig:
@@ -54,11 +54,11 @@ def config(**properties: str) -> ConsumerConfig:
 
 
 def test_nothing_asked_for_is_nothing_given_to_kazoo() -> None:
-    assert registry_security(config()).options() == {}
+    assert zookeeper_security(config()).options() == {}
 
 
 def test_logins_are_given_to_kazoo_and_shown_without_passwords() -> None:
-    made = registry_security(
+    made = zookeeper_security(
         config(
             zookeeper_digest_username="ann",
             zookeeper_digest_password="hunter2",
@@ -83,13 +83,13 @@ def test_logins_are_given_to_kazoo_and_shown_without_passwords() -> None:
 def test_kerberos_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("puresasl.mechanisms").mechanisms.mechanisms, "GSSAPI", raising=False)
     with pytest.raises(MissingExtraError, match=r"zkconsumer\[kerberos\].*libkrb5-dev"):
-        registry_security(config(zookeeper_sasl_mechanism="GSSAPI"))
+        zookeeper_security(config(zookeeper_sasl_mechanism="GSSAPI"))
 
 
 def test_sasl_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "puresasl.mechanisms", None)
     with pytest.raises(MissingExtraError, match=r"zkconsumer\[sasl\]"):
-        registry_security(config(zookeeper_sasl_username="ann", zookeeper_sasl_password="x"))
+        zookeeper_security(config(zookeeper_sasl_username="ann", zookeeper_sasl_password="x"))
 
 
 def test_logins_stay_out_of_kazoos_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +122,7 @@ def pair() -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
 def test_an_answer_that_came_in_the_record_of_another_is_ready(pair: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
     """The answer is in no socket any more, and would wait for the next heartbeat if ``select`` missed it."""
     server, client = pair
-    handler = RegistrySecurity(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).options()["handler"]
+    handler = ZooKeeperSecurity(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).options()["handler"]
     server.sendall(b"one two ")
     assert client.recv(4) == b"one "
     assert handler.select([client], [], [], scaled(0.05))[0] == [client]

@@ -17,7 +17,7 @@ import confluent_kafka
 
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.message_set import extent
+from zkconsumer.kafka.fetched_batches import extent
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline

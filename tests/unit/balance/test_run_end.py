@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.balance.until import RunEnd, find_ends, requested_end
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.errors import UnknownTopicError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.streams.until import RunEnd, find_ends, requested_end
 from zkconsumer.testing import FakeCluster
 from zkconsumer.testing.fake_clock import ManualClock
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.balance.dispatched_work import PointerWorks, ReadPart, ReadWork
-from zkconsumer.balance.waiting_messages import Order, WaitingMessages, order_named
+from zkconsumer.balance.message_order import Order, WaitingMessages, order_named
 from zkconsumer.model import TopicPartition
 
 

@@ -41,7 +41,7 @@ def acl_of(path: str) -> Sequence[ACL]:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrySecurity:
+class ZooKeeperSecurity:
     """Logins, TLS and rights of a connector; by default no login and no TLS."""
 
     digest: Credentials | None = None
@@ -74,7 +74,7 @@ class RegistrySecurity:
         return "; ".join(names) or "no login"
 
 
-def registry_security(config: SecurityConfig) -> RegistrySecurity:
+def zookeeper_security(config: SecurityConfig) -> ZooKeeperSecurity:
     """Return the security of ZooKeeper by the configuration. Reads the configured files.
 
     Raises ConfigException if a file cannot be used, MissingExtraError if SASL lacks its library.
@@ -82,7 +82,7 @@ def registry_security(config: SecurityConfig) -> RegistrySecurity:
     digest = None
     if config.zookeeper_digest_username is not None:
         digest = Credentials(config.zookeeper_digest_username, config.zookeeper_digest_password or "")
-    return RegistrySecurity(
+    return ZooKeeperSecurity(
         digest,
         _sasl(config),
         _context(config) if config.zookeeper_ssl_client_enable else None,

@@ -31,7 +31,7 @@ from zkconsumer.data_plane.batch_extent import plain_extent
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set import NO_END, closer_extent, extent, offset_after_partial
+from zkconsumer.kafka.fetched_batches import NO_END, closer_extent, extent, offset_after_partial
 from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
 from zkconsumer.testing.partition_log import encode_batch
 

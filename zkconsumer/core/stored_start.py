@@ -1,7 +1,6 @@
-"""Where a claimed partition starts: at its stored offset, and without one where ``auto.offset.reset`` says. Pure.
+"""Where a claimed partition starts by its stored offsets, in one store or two. Pure.
 
-The fetcher asks the broker for the offset of ``auto.offset.reset`` (:mod:`zkconsumer.fetch.fetcher`). It is stored
-before the first message is handed out.
+Without a stored offset :mod:`zkconsumer.fetch.auto_offset_reset` asks the broker.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.start_rule import MergedStart, merged_start, start_in_node
+from zkconsumer.core.stored_start import MergedStart, merged_start, start_in_node
 
 
 @pytest.mark.parametrize(
