@@ -107,8 +107,8 @@ def zookeeper_session(
     Arguments: ``on_change`` as for :class:`Session`; ``connect`` takes the place of ``zookeeper.connect``.
     """
     # imported here because a task of Spark makes channels to brokers only, and kazoo takes longer to import than a read
-    from zkconsumer.zookeeper.zookeeper_security import zookeeper_security
     from zkconsumer.zookeeper.session import Session
+    from zkconsumer.zookeeper.zookeeper_security import zookeeper_security
 
     return Session(
         config.zookeeper_connect if connect is None else connect,
