@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
-_GUESSED_RECORD: Final = 1024
+_GUESSED_RECORD: Final = 512
+"""Bytes that an offset is taken for until the first answer. More is received in vain, less costs another fetch."""
 _RANGES_AHEAD: Final = 16
 """Ranges of which the first fetch is sent before their turn."""
 _AHEAD_BYTES: Final = 1024 * 1024

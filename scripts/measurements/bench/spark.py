@@ -2,12 +2,15 @@
 
 The topics are those of ``iterate``; the query adds up the lengths of the values. The time of a bulk query is that of
 the whole query, and for availableNow that of its triggers, as Spark reports them. The time of micro-batches is the
-median trigger, with ``readOnDriver=true`` and without. CPU time and memory are those of the session's processes:
-driver, JVM, and Python workers of our source.
+median trigger, with ``readOnDriver=true`` and without. A source of constant rows, read in both ways, shows the part of
+PySpark in it. CPU time and memory are those of the session's processes: driver, JVM, and Python workers of our source.
+
+The package is compiled first, as pip does it. Otherwise each process of Spark would compile all modules anew.
 """
 
 from __future__ import annotations
 
+import compileall
 import itertools
 import json
 import shutil
@@ -21,7 +24,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import zkconsumer
 from scripts.measurements.bench import machine
+from scripts.measurements.bench.constant_rows import CONSTANT
 from scripts.measurements.bench.contest import Column, Measures, in_turns
 from scripts.measurements.bench.iterate import BROKER, CASES, PARTITIONS
 from scripts.measurements.bench.plan import Plan
@@ -39,6 +44,8 @@ _MICRO_SOURCES: dict[str, tuple[str, dict[str, str]]] = {
     OURS: (OURS, {"readOnDriver": "true"}),
     "Spark's own source": (KAFKA, {}),
     f"{OURS}, by tasks": (OURS, {}),
+    "constant, on the driver": (CONSTANT, {"readOnDriver": "true"}),
+    "constant, by tasks": (CONSTANT, {}),
 }
 _BULK = (
     Column("rows_per_second", "M rows/s", 1e-6),
@@ -52,11 +59,13 @@ _MICRO = (
     Column("p90_ms", "p90 ms", digits=0),
     Column("add_batch_ms", "addBatch", digits=0),
     Column("latest_offset_ms", "latest", digits=0),
+    Column("cpu_ms", "CPU ms", digits=0),
 )
 
 
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
+    compileall.compile_dir(Path(zkconsumer.__file__).parent, quiet=1)
     numbers = itertools.count(1)
     with DevCluster(broker_properties=BROKER) as cluster:
         sizes = {}
@@ -112,7 +121,7 @@ def _micro(
     session: Session, plan: Plan, source: str, topic: str, options: dict[str, str], numbers: Iterator[int]
 ) -> Callable[[int], Measures]:
     def query(_: int) -> Measures:
-        batches = 10 if plan.quick else 30
+        batches = 10 if plan.quick else 20
         question = {"source": source, "topic": topic, "rows": MICRO_ROWS, "batches": batches, "options": options}
         answer = session.ask(what="micro", group=f"g{next(numbers)}", **question)
         if set(answer["rows"]) != {MICRO_ROWS}:
@@ -120,6 +129,7 @@ def _micro(
         took = {name: sorted(values) for name, values in answer["durations_ms"].items()}
         triggers = took["triggerExecution"]
         inside = {"add_batch_ms": median(took["addBatch"]), "latest_offset_ms": median(took["latestOffset"])}
+        inside["cpu_ms"] = answer["cpu_seconds"] * 1000
         return {"trigger_ms": median(triggers), "p90_ms": triggers[int(len(triggers) * 0.9)], **inside}
 
     return query
