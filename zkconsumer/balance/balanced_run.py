@@ -124,11 +124,7 @@ class BalancedRun:
         lent = LentPartitions() if member.sharing is not None else None
         self.reader = reader = self._reader(options, lent)
         self.pointers = ParkedReader(
-            member.consumer,
-            reader.partitions,
-            self.dispatcher.intake,
-            member.lookup,
-            most=2 * options.concurrency,
+            member.consumer, reader.partitions, self.dispatcher.intake, member.lookup, most=2 * options.concurrency
         )
         self.sharing: Sharing | None = None
         if member.sharing is not None and lent is not None:

@@ -34,14 +34,7 @@ from zkconsumer.operations.group_timeline import (
     events,
     rebalances,
 )
-from zkconsumer.operations.serving.history_file import (
-    DAY,
-    LEVELS,
-    TEN_MINUTES,
-    PastFinding,
-    Sample,
-    read_history,
-)
+from zkconsumer.operations.serving.history_file import DAY, LEVELS, TEN_MINUTES, PastFinding, Sample, read_history
 from zkconsumer.operations.time_format import duration
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
 

@@ -20,12 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakSet
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    ForkedProcessError,
-    OffsetCommitError,
-    PartitionNotOwnedError,
-)
+from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, OffsetCommitError, PartitionNotOwnedError
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.model import ConsumerId, TopicPartition

@@ -410,9 +410,7 @@ def given_offsets(
     return {tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()}
 
 
-def checked_offsets(
-    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
-) -> dict[TopicPartition, int]:
+def checked_offsets(offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
     """Return the offsets that a caller gave. Raises ValueError or TypeError for a value that is no offset."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")

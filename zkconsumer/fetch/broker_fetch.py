@@ -163,13 +163,7 @@ class FetchConnection:
     Arguments: ``budget`` is shared with the streams and the other fetchers; ``metrics`` takes the measurements.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        settings: FetchSettings,
-        budget: Budget,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, settings: FetchSettings, budget: Budget, metrics: Metrics) -> None:
         self.budget = budget
         self.metrics = FetchMetrics(metrics, settings.client_id, endpoint)
         self._settings = settings

@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 
 from zkconsumer.cluster.offset_lookup import OffsetLookup, log_spans
 from zkconsumer.data_plane.fetch_response import PartitionResponse
-from zkconsumer.errors import (
-    BrokerAuthenticationError,
-    BrokerError,
-    BrokerUnavailableError,
-    RegistryError,
-)
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError, RegistryError
 from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes

@@ -135,10 +135,7 @@ class TruncationCheck:
 
     def _go_on(self, fetch: FetchCursor, offset: int, outcomes: Outcomes) -> None:
         log.warning(
-            "%s: offset %s is not in the log; continuing at %d by auto.offset.reset",
-            fetch.tp,
-            fetch.fetched,
-            offset,
+            "%s: offset %s is not in the log; continuing at %d by auto.offset.reset", fetch.tp, fetch.fetched, offset
         )
         self._move(fetch, offset, outcomes)
 

@@ -311,12 +311,7 @@ class GroupChannel:
     # -- inside
 
     def _ask(
-        self,
-        message: ApiSchema,
-        values: Values,
-        deadline: Deadline,
-        max_wait: float = 0.0,
-        answer: float | None = None,
+        self, message: ApiSchema, values: Values, deadline: Deadline, max_wait: float = 0.0, answer: float | None = None
     ) -> dict[str, Any]:
         version = self._versions.get(message)
         if version is None:

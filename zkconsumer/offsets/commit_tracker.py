@@ -297,13 +297,7 @@ class CommitTracker:
             found.stores_differ = found.stores_differ or found.position.tp in doubtful
 
     def commit_last(
-        self,
-        positions: Collection[PartitionPosition],
-        *,
-        commit: bool,
-        held: Held,
-        deadline: Deadline,
-        release: bool,
+        self, positions: Collection[PartitionPosition], *, commit: bool, held: Held, deadline: Deadline, release: bool
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """Do the last commit (if ``commit``), and with ``release`` the release too; see the committer."""
         ours = self._ours(positions)

@@ -29,14 +29,7 @@ from typing import Any, TypeVar
 
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import (
-    ACK_LOOK,
-    NEVER,
-    AckSchedule,
-    CommitSchedule,
-    CommitSettings,
-    GivenOffset,
-)
+from zkconsumer.offsets.commit_schedule import ACK_LOOK, NEVER, AckSchedule, CommitSchedule, CommitSettings, GivenOffset
 from zkconsumer.offsets.commit_tracker import CommitTracker, Moved, Refused
 from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.start_lookup import Barred, Found, Stored

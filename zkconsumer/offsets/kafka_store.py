@@ -19,14 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.core.finished_note import (
-    FinishedNote,
-    decode_note,
-    encode_note,
-    note_as_text,
-    note_of_text,
-    text_bytes,
-)
+from zkconsumer.core.finished_note import FinishedNote, decode_note, encode_note, note_as_text, note_of_text, text_bytes
 from zkconsumer.core.generation_fence import GenerationEpochs
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError

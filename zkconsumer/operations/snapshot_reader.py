@@ -207,11 +207,7 @@ class LiveSource:
             yield group, draft
 
     def _read_zookeeper(
-        self,
-        groups: Sequence[str],
-        held: HeldGroups | None,
-        deadline: Deadline,
-        failed: dict[str, Exception],
+        self, groups: Sequence[str], held: HeldGroups | None, deadline: Deadline, failed: dict[str, Exception]
     ) -> Iterator[_Part]:
         """Yield ZooKeeper's part of each group, or the error of a ZooKeeper that cannot be asked at all.
 

@@ -175,11 +175,7 @@ class ColumnStream(MessageIterator[K, V]):
             raise
 
     def to_dataframe(
-        self,
-        spark: SparkSession,
-        max_messages: int | None = None,
-        timeout: float | None = None,
-        headers: bool = False,
+        self, spark: SparkSession, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
     ) -> DataFrame:
         """Collect messages into a Spark DataFrame with the schema of Spark's Kafka source; pandas is not needed.
 
@@ -239,7 +235,7 @@ class ColumnStream(MessageIterator[K, V]):
         if self.message_class is not MessageAndMetadata:
             raise ValueError(
                 f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
-                "the stream without decoders and decode whole columns",
+                "the stream without decoders and decode whole columns"
             )
         return ArrowForm(arrow_schema(headers))
 

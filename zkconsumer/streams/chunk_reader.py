@@ -89,12 +89,7 @@ class ChunkReader:
     """
 
     def __init__(
-        self,
-        name: str,
-        queue: StreamQueue,
-        lease: HandOutGate,
-        settings: ReadSettings,
-        count: CountConsumed,
+        self, name: str, queue: StreamQueue, lease: HandOutGate, settings: ReadSettings, count: CountConsumed
     ) -> None:
         self.name = name
         self.queue = queue

@@ -147,11 +147,7 @@ class ZooKeeperCoordination(Coordination):
         )
 
     def engine_of(
-        self,
-        registration: Registration,
-        committer: Committer,
-        assign: Assign,
-        round_ended: Callable[[float], None],
+        self, registration: Registration, committer: Committer, assign: Assign, round_ended: Callable[[float], None]
     ) -> PartitionGroupThread:
         """Return the engine, not started.
 

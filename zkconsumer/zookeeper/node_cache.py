@@ -15,16 +15,7 @@ from typing import Generic, TypeVar
 
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.node_values import (
-    OUTDATED,
-    Look,
-    Node,
-    NodeEvent,
-    NodeEventKind,
-    Reading,
-    Seen,
-    Wanted,
-)
+from zkconsumer.zookeeper.node_values import OUTDATED, Look, Node, NodeEvent, NodeEventKind, Reading, Seen, Wanted
 from zkconsumer.zookeeper.session import Session
 
 T = TypeVar("T")

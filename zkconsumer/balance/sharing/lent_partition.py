@@ -79,11 +79,7 @@ class LentPartition:
         return bool(self._closed & ~self._closing)
 
     def obey(
-        self,
-        orders: Sequence[LenderOrder],
-        partition: OpenPartition,
-        reader: ChunkIntake,
-        wake: Callable[[], None],
+        self, orders: Sequence[LenderOrder], partition: OpenPartition, reader: ChunkIntake, wake: Callable[[], None]
     ) -> None:
         """Do what concerns the ledger and the waiting messages. Called on the reader's thread."""
         ledger, intake, again = self.ledger, reader.intake, None

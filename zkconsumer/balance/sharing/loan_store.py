@@ -94,10 +94,7 @@ class LoanStore:
         return {p for p, node in zip(asked, nodes, strict=True) if node is not None and node.children}
 
     def look(
-        self,
-        topics: Collection[str],
-        lent: Collection[TopicPartition],
-        borrowed: Collection[TopicPartition] = (),
+        self, topics: Collection[str], lent: Collection[TopicPartition], borrowed: Collection[TopicPartition] = ()
     ) -> GroupSight:
         """Return the group. Raises RegistryError.
 

@@ -28,11 +28,7 @@ class OwnedAssignment:
     """
 
     def __init__(
-        self,
-        consumer: ConsumerId,
-        owned: OwnedPartitions,
-        revocation: Revocation,
-        commit_within: float,
+        self, consumer: ConsumerId, owned: OwnedPartitions, revocation: Revocation, commit_within: float
     ) -> None:
         self._consumer = consumer
         self._owned = owned

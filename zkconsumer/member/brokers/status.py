@@ -46,10 +46,7 @@ class CoordinatedStatus:
     """
 
     def __init__(
-        self,
-        settings: MemberSettings,
-        refuse: Callable[[Exception | None], None],
-        rebalanced: Callable[[float], None],
+        self, settings: MemberSettings, refuse: Callable[[Exception | None], None], rebalanced: Callable[[float], None]
     ) -> None:
         self._settings = settings
         self._refuse = refuse

@@ -42,13 +42,7 @@ class ModelRegistration(GroupRegistration):
     """
 
     def __init__(
-        self,
-        session: Session,
-        cache: NodeCache,
-        group: str,
-        consumer: ConsumerId,
-        own: OwnRegistration,
-        shared: str,
+        self, session: Session, cache: NodeCache, group: str, consumer: ConsumerId, own: OwnRegistration, shared: str
     ) -> None:
         super().__init__(session, cache, group, consumer, own)
         self._shared = shared
@@ -106,10 +100,7 @@ class ModelRegistration(GroupRegistration):
             return
         # with an empty directory of offsets: "ConsumerGroupCommand --delete --topic" fails for all groups where one of
         # the children of /consumers has none
-        self._session.ensure(
-            [paths.offsets(self._shared), paths.broadcast_members(self._shared)],
-            deadline,
-        )
+        self._session.ensure([paths.offsets(self._shared), paths.broadcast_members(self._shared)], deadline)
         self._session.create(self._shown, self.group.encode(), deadline, ephemeral=True)
         self._cache.forget([self._shown])
         self._cache.nodes([self._shown], deadline)

@@ -180,11 +180,7 @@ class Routes:
     """
 
     def __init__(
-        self,
-        board: Callable[[], Board],
-        rules: AccessRules,
-        options: ServeOptions,
-        history: GroupHistory | None = None,
+        self, board: Callable[[], Board], rules: AccessRules, options: ServeOptions, history: GroupHistory | None = None
     ) -> None:
         self._board = board
         self._rules = rules
