@@ -36,8 +36,8 @@ MOST_GROUPS = 5000
 MOST_POINTS = 360
 LEAST_POINTS = 10
 """Bounds of a group's history in readings: an hour at the default interval."""
-HISTORY_VALUES = 4_000_000
-"""The most lags that the histories of all groups hold together, 4 bytes each."""
+HISTORY_VALUES, POINT_VALUES = 6_000_000, 40
+"""The most lags that the histories of all groups hold together, 4 bytes each. A point takes as much as 40 more."""
 _LEAST_PAUSE = 0.1
 """The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
 _MARGIN = 0.1
@@ -348,7 +348,7 @@ class _Reading:
 
     def _points(self, snapshot: GroupSnapshot) -> int:
         """Return the length of the group's history: an hour, or less if the group or their number is large."""
-        return max(LEAST_POINTS, min(MOST_POINTS, self._values // max(1, len(snapshot.partitions()))))
+        return max(LEAST_POINTS, min(MOST_POINTS, self._values // (POINT_VALUES + len(snapshot.partitions()))))
 
 
 def _unread(judgement: Judgement, watched: WatchedGroup, why: str) -> Judgement:

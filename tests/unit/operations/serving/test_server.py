@@ -27,7 +27,7 @@ from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_add
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
 from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions, checked_token
-from zkconsumer.operations.serving.poller import Board, Poller, pause
+from zkconsumer.operations.serving.poller import POINT_VALUES, Board, Poller, pause
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
 TOKEN = "0123456789abcdef"
@@ -442,6 +442,16 @@ def test_a_forbidden_group_hides_no_other(what: str) -> None:
         assert (first["group"], first["failure"], first["lag"]) == ("a", f"{what}: forbidden", None)
         assert (other["group"], other["failure"], other["lag"]) == ("g", None, 60)
         assert ask(server, "/readyz")[0] == 200
+
+
+def test_a_history_is_shorter_if_its_points_take_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand groups of few partitions: the points themselves take more memory than the lags."""
+    partitions = len(Groups().known["g"].partitions())
+    bound = 12 * (POINT_VALUES + partitions)
+    monkeypatch.setattr("zkconsumer.operations.serving.poller.HISTORY_VALUES", bound)
+    with serving(Groups()) as server:
+        eventually(lambda: asked(server, "/api/groups")["polls"] > 12, 10, "polls")
+        assert len(asked(server, "/api/groups/g")["history"]["times"]) == 12
 
 
 def test_a_group_that_is_deleted_leaves() -> None:
