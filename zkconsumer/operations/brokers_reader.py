@@ -141,7 +141,7 @@ class BrokersReader:
         whose coordinator answers. Brokers before 0.10.2 do not list all groups with offsets, so each group is searched.
         """
         alone: set[str] = set()
-        deadline = self._for_coordinators()
+        seconds, deadline = self._deadline.bounded(COORDINATOR_WITHIN), self._for_coordinators()
 
         def ask(endpoint: Endpoint) -> None:
             with closing(GroupChannel(self._client.channels(endpoint))) as channel:
@@ -168,6 +168,8 @@ class BrokersReader:
             else:
                 drafts[name].kafka_offsets, drafts[name].brokers_group = {}, BrokersGroup("Dead")
         self._read_alone([drafts[name] for name in sorted(alone)])
+        if not failed:
+            self._deadline = Deadline(seconds)  # the logs of a hundred groups have as much as those of one
 
     def _read_alone(self, drafts: Iterable[GroupSnapshot]) -> None:
         """Search the coordinator of each group. The time counts anew after each, until a coordinator is silent."""

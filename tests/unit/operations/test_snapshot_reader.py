@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -20,6 +20,7 @@ from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from tests.values import present
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config
+from zkconsumer.cluster.offset_lookup import log_spans
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -30,7 +31,7 @@ from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerEr
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
-from zkconsumer.operations import held_groups, snapshot_reader, zookeeper_reader
+from zkconsumer.operations import brokers_reader, held_groups, snapshot_reader, zookeeper_reader
 from zkconsumer.operations.brokers_reader import coordinating_partition, member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.held_groups import HeldGroups
@@ -362,6 +363,24 @@ def test_a_held_group_leaves_the_brokers_their_time(
     monkeypatch.setattr(HeldGroups, "read", slow)
     (((_, found),),) = source.snapshots(["g"])
     assert cast("GroupSnapshot", found).lag(TopicPartition("t", 0)) == 1
+
+
+def test_logs_of_many_groups_have_their_own_time(
+    cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers had one timeout for the groups and the logs of a whole batch."""
+    a_group(cluster)
+    cluster.zookeeper.put("/consumers/h/offsets/t/0", b"0")
+    join(cluster, "k").close()
+
+    def slow(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        return lambda *asked: (sleep(scaled(seconds)), call(*asked))[1]
+
+    monkeypatch.setattr(GroupChannel, "offsets_of", slow(GroupChannel.offsets_of, 0.9))
+    monkeypatch.setattr(brokers_reader, "log_spans", slow(log_spans, 1.2))
+    found = dict(source_of(sources, cluster.zookeeper_connect, timeout=2.0).snapshots_once(["g", "h", "k"]))
+    for name in ("g", "h"):
+        assert cast("GroupSnapshot", found[name]).logs[TopicPartition("t", 0)].end == 2
 
 
 @pytest.mark.parametrize("away", [False, True])
