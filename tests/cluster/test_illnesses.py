@@ -73,7 +73,7 @@ def watching(source: Callable[[], SnapshotSource], *, as_taken: bool) -> Iterato
     routes = Routes(lambda: poller.board, rules, ServeOptions("c", "h", 1.0, {}, as_taken=as_taken))
     poller.start()
     try:
-        assert poller.wait(0, scaled(30)).polls
+        assert poller.wait(lambda board: board.polls, 0, scaled(30)).polls
         yield poller, routes
     finally:
         assert poller.stop(scaled(30))

@@ -45,11 +45,8 @@ cannot start, 2 wrong usage.
 
 _DEFAULT_LISTEN = "127.0.0.1:8089"
 _CLOSE_SECONDS = 5.0
-_CUT_SHORT = """\
-zkconsumer serve: ended while a server or the disk had not answered yet. A reading writes nothing. The file of --history
-is whole, and may lack the last minute."""
-_MALLOC = {-8: 1, -3: 128 * 1024, -1: 128 * 1024}
-"""M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's ``malloc.h``."""
+_CUT_SHORT = "ended before a server or the disk had answered; the file of --history may lack the last minute"
+_MALLOC = (-8, 1), (-3, 1 << 17), (-1, 1 << 17)  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
 _MOST_TOKEN_BYTES = 4096
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -148,20 +145,15 @@ def run(arguments: argparse.Namespace) -> int:
                 pass
         finally:
             if not server.close(_CLOSE_SECONDS):
-                print(_CUT_SHORT, file=sys.stderr)
+                print(f"zkconsumer serve: {_CUT_SHORT}", file=sys.stderr)
     return 0
 
 
 def _return_memory() -> None:
-    """Let glibc give freed memory back to the system, where it is the C library.
-
-    With its own settings it keeps a heap for each thread, and large blocks once some were freed. With a thousand groups
-    that is a sixth of the memory: answers of megabytes come and go in threads of their own.
-    """
+    """Let glibc give freed memory back. With its own settings it keeps a heap for each thread, and large blocks."""
     with suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in _MALLOC.items():
-            mallopt(option, value)
+        for option, value in _MALLOC:
+            ctypes.CDLL(None).mallopt(option, value)
 
 
 def _server(arguments: argparse.Namespace, address: ListenAddress, rules: AccessRules) -> GroupServer:

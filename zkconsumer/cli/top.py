@@ -255,7 +255,7 @@ def _silent() -> Iterator[None]:
 def _in_turn(poller: Poller, arguments: argparse.Namespace) -> int:
     rates, polls = Rates(), 0
     while True:
-        board = _living(poller.wait(polls, 1.0))
+        board = _living(poller.wait(lambda one: one.polls, polls, 1.0))
         if reader_is_gone():
             raise BrokenPipeError
         if board.polls > polls:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from sys import intern
 from time import monotonic
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import RegistryError
@@ -43,6 +43,8 @@ MOST_PREFETCHED = 50_000
 """The most nodes of one level that are read in advance."""
 _GROUPS = paths.CONSUMERS + "/"
 _LISTED = Wanted(NodePart.CHILDREN, paths.CONSUMERS)
+SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
+"""A group's name, and its snapshot or the error in place of it."""
 
 
 @runtime_checkable
@@ -53,14 +55,10 @@ class ManyGroups(Protocol):
     def differences(self) -> int:
         """The number of nodes that had changed without an event."""
 
-    def snapshots(
-        self, groups: Sequence[str], *, message_times: bool = False
-    ) -> Iterator[Sequence[tuple[str, GroupSnapshot | Exception]]]:
+    def snapshots(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[Sequence[SnapshotOf]]:
         """Yield the snapshots of batches of groups, or the errors in place of them."""
 
-    def snapshots_once(
-        self, groups: Sequence[str], *, message_times: bool = False
-    ) -> Iterator[tuple[str, GroupSnapshot | Exception]]:
+    def snapshots_once(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
         """Yield the same one by one, for a caller that looks once. Nothing is kept for a later reading."""
 
 
@@ -129,10 +127,7 @@ class HeldGroups:
                 self._came = True
 
     def _forget_rights(self, path: str) -> None:
-        """Forget the rights of a node that is gone.
-
-        The watch of its children fires at the end of the last child. The end of the node itself has no event then.
-        """
+        """Forget the rights of a node that is gone: after the event of its last child's end, its own end has none."""
         rights = self._nodes.current(Wanted(NodePart.RIGHTS, path))
         if rights is not None and rights.rights:
             self._nodes.forget(rights.wanted)

@@ -31,7 +31,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader, MessageTimes
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, Problem, TopicNode
-from zkconsumer.operations.held_groups import HeldGroups
+from zkconsumer.operations.held_groups import HeldGroups, SnapshotOf
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -50,12 +50,9 @@ _PROBE = 5.0
 """Seconds for the search of the right chroot."""
 BATCH = 100
 """Groups that are read together, so that their answers come soon."""
-SLOW_SHARE = 0.5
-"""The part of the timeout within which a batch of known groups is read, unless a server does not answer."""
+SLOW_SHARE = 0.5  # of the timeout: a batch of known groups takes longer only if a server does not answer
 PATIENCE = 3.0
 """Timeouts in which a group that is held by watches must be read. Only the first reading of a large one needs them."""
-SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
-"""A group's name, and its snapshot or the error in place of it."""
 _Part: TypeAlias = "tuple[GroupSnapshot, ZooKeeperReader | None, RegistryError | None]"
 """A draft with ZooKeeper's part, the reader if ZooKeeper answered, the error if it did not."""
 _GROUP_TYPES = ("consumer", "")

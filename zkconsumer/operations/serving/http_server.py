@@ -383,14 +383,14 @@ class _Handler(RequestHandler):
             self.wfile.write(b"retry: 3000\n\n")
             told: int | None = -1
             while True:
-                board = self.server.poller.wait_for(_news(group, told), HEARTBEAT_SECONDS)
+                board = self.server.poller.wait(lambda one: _mark(one, group), told, HEARTBEAT_SECONDS)
                 if board.ended:
                     return
                 self.connection.settimeout(WRITE_SECONDS)
                 self.wfile.write(b": still here\n\n" if _mark(board, group) == told else _event(board, group))
                 told = _mark(board, group)
                 if not group:
-                    self.server.poller.wait_for(lambda _: False, APART_SECONDS)
+                    self.server.poller.wait(lambda _: None, None, APART_SECONDS)
         finally:
             self.server.listeners.release()
 
@@ -399,10 +399,6 @@ def _mark(board: Board, group: str) -> int | None:
     """Return a number that differs after each reading of a group, or of any with an empty name. None: it is gone."""
     watched = board.groups.get(group)
     return (None if watched is None else watched.serial) if group else board.serial
-
-
-def _news(group: str, told: int | None) -> Callable[[Board], bool]:
-    return lambda board: _mark(board, group) != told
 
 
 def _event(board: Board, group: str) -> bytes:

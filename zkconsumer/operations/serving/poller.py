@@ -20,7 +20,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.group_view import GroupAnalysis
-from zkconsumer.operations.held_groups import ManyGroups
+from zkconsumer.operations.held_groups import ManyGroups, SnapshotOf
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.api import judged_later
 from zkconsumer.operations.serving.watched_group import WatchedGroup, depends_on, observed, unread
@@ -28,8 +28,6 @@ from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 
-SnapshotOf: TypeAlias = "tuple[str, GroupSnapshot | Exception]"
-"""A group's name, and its snapshot or the error in place of it."""
 
 MOST_GROUPS = 5000
 """Groups beyond this number, in the order of their names, are not watched; the board counts them."""
@@ -77,15 +75,12 @@ class Board:
 
 
 def pause(interval: float, spent: float, slowest: float) -> float:
-    """Return the seconds between two polls, so that a change is shown within one interval.
-
-    A change that a batch of this poll has missed is shown after the same batch of the next poll. Batches that take long
-    do not come more often for that.
+    """Return the seconds to the next poll, in which each batch shows what it missed in this poll, within one interval.
 
     Arguments: ``spent`` is the time of this poll, ``slowest`` that of its slowest batch.
     """
-    wanted = interval * (1 - _MARGIN) - spent - slowest
-    return max(wanted, min(slowest, interval - spent), interval * _LEAST_PAUSE)
+    early = interval * (1 - _MARGIN) - spent - slowest
+    return max(early, min(slowest, interval - spent), interval * _LEAST_PAUSE)  # slow batches come no more often
 
 
 class Poller:
@@ -136,14 +131,10 @@ class Poller:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def wait(self, polls: int, timeout: float) -> Board:
-        """Return the board once it counts more than ``polls``, or has ended, or after ``timeout`` seconds."""
-        return self.wait_for(lambda board: board.polls > polls, timeout)
-
-    def wait_for(self, wanted: Callable[[Board], bool], timeout: float) -> Board:
-        """Return the board once it is ``wanted``, or has ended, or after ``timeout`` seconds."""
+    def wait(self, mark: Callable[[Board], object], told: object, timeout: float) -> Board:
+        """Return the board once its ``mark`` is not ``told``, or it has ended, or after ``timeout`` seconds."""
         with self._lock:
-            self._changed.wait_for(lambda: wanted(self._board) or self._board.ended, timeout)
+            self._changed.wait_for(lambda: mark(self._board) != told or self._board.ended, timeout)
             return self._board
 
     def _publish(self, board: Board) -> None:

@@ -94,7 +94,7 @@ def serving(
     server, poller = serves(groups.open if isinstance(groups, Groups) else groups, interval, rules, **more)
     try:
         server.start()
-        poller.wait(0, scaled(10))
+        poller.wait(lambda board: board.polls, 0, scaled(10))
         yield server
     finally:
         assert server.close(scaled(20))
