@@ -27,7 +27,7 @@ def test_seeds_break_no_promise_and_run_alike_twice(scenario: str) -> None:
     assert closing.startswith(f"{seeds} runs, "), closing
     assert closing.endswith("0 broken promises"), closing
     messages, commits, faults = map(int, re.findall(r"(\d+) (?:messages|commits|faults)", closing))
-    assert messages > 100, closing
+    assert messages > 20, closing  # a topic may be nearly silent
     assert commits > 10, closing
     assert faults > 0, closing
 
