@@ -33,7 +33,7 @@ from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, wi
 from zkconsumer.operations.doctor.findings import counted, listed
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
+from zkconsumer.operations.serving.observed_group import ObservedGroup, observed
 from zkconsumer.operations.snapshot_reader import LiveSource
 
 DESCRIPTION = """\
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _examine(
-    arguments: argparse.Namespace, config: Mapping[str, str] | None, before: dict[str, WatchedGroup] | None
+    arguments: argparse.Namespace, config: Mapping[str, str] | None, before: dict[str, ObservedGroup] | None
 ) -> int:
     """Look once and print the findings. ``before`` is what earlier looks have seen, and takes this look in."""
     with open_source(arguments) as source:

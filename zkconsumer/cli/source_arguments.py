@@ -23,9 +23,9 @@ from zkconsumer.cluster.cluster_client import ClusterClient, command_config, rea
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
-from zkconsumer.operations.held_groups import ManyGroups
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.watched_groups import ManyGroups
 
 T = TypeVar("T")
 

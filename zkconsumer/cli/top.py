@@ -38,8 +38,8 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import Level, counted, seconds
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.api import groups_document
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board, Poller
-from zkconsumer.operations.serving.watched_group import WatchedGroup
 
 DESCRIPTION = """\
 Watches all groups, or these, and shows the worst first: what is wrong, the lag, and how
@@ -99,7 +99,7 @@ class Rates:
     def __init__(self) -> None:
         self._starts: dict[str, tuple[_Offsets, _Offsets]] = {}
 
-    def after(self, watched: WatchedGroup) -> float | None:
+    def after(self, watched: ObservedGroup) -> float | None:
         """Return the rate after one more reading of a group, None after the first one, and after a failed one.
 
         It is measured over one to two minutes, and from the first reading on before that.

@@ -31,7 +31,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.brokers_reader import BrokersReader, MessageTimes
 from zkconsumer.operations.group_lookup import chroot_advice, closing_session
 from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, Problem, TopicNode
-from zkconsumer.operations.held_groups import HeldGroups, SnapshotOf
+from zkconsumer.operations.watched_groups import SnapshotOf, WatchedGroups
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
@@ -68,7 +68,7 @@ class LiveSource:
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
         self._servers = _Servers(client)
-        self._held: HeldGroups | None = None
+        self._held: WatchedGroups | None = None
         self._times = MessageTimes()
         self._known: set[str] = set()
         self._compared = time.monotonic()
@@ -152,14 +152,14 @@ class LiveSource:
         held = None
         if self.client.zookeeper:
             with suppress(RegistryError):  # each group's reading tells
-                held = HeldGroups(self._session("", Deadline(self.client.timeout)), watching=False)
+                held = WatchedGroups(self._session("", Deadline(self.client.timeout)), watching=False)
         for batch in _batches(groups):
             yield from self._read_batch(batch, held, times=message_times)
             if held is not None:
                 held.leave(())
         self._times.sweep()
 
-    def _read_batch(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Sequence[SnapshotOf]:
+    def _read_batch(self, groups: Sequence[str], held: WatchedGroups | None, *, times: bool) -> Sequence[SnapshotOf]:
         if held is not None:
             held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
         return list(self._read(groups, held, times=times))
@@ -169,16 +169,16 @@ class LiveSource:
         """The number of nodes that had changed without an event, as comparisons found."""
         return 0 if self._held is None else self._held.differences
 
-    def _holding(self, deadline: Deadline) -> HeldGroups | None:
+    def _holding(self, deadline: Deadline) -> WatchedGroups | None:
         """Return the groups that watches hold, None while ZooKeeper is not asked or does not answer."""
         if self._held is None and self.client.zookeeper:
             try:
-                self._held = HeldGroups(self._session("", deadline))
+                self._held = WatchedGroups(self._session("", deadline))
             except RegistryError:
                 return None  # each group's reading tells
         return self._held
 
-    def _read(self, groups: Sequence[str], held: HeldGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
+    def _read(self, groups: Sequence[str], held: WatchedGroups | None, *, times: bool) -> Iterator[SnapshotOf]:
         client, deadline = self.client, Deadline(self.client.timeout)
         failed: dict[str, Exception] = {}
         with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
@@ -204,7 +204,7 @@ class LiveSource:
             yield group, draft
 
     def _read_zookeeper(
-        self, groups: Sequence[str], held: HeldGroups | None, deadline: Deadline, failed: dict[str, Exception]
+        self, groups: Sequence[str], held: WatchedGroups | None, deadline: Deadline, failed: dict[str, Exception]
     ) -> Iterator[_Part]:
         """Yield ZooKeeper's part of each group, or the error of a ZooKeeper that cannot be asked at all.
 
@@ -234,7 +234,7 @@ class LiveSource:
             except Exception as error:  # noqa: BLE001 (hostile content may raise anything; the other groups are read)
                 failed[group] = error
 
-    def _nodes_of(self, draft: GroupSnapshot, held: HeldGroups | None, deadline: Deadline) -> _Part:
+    def _nodes_of(self, draft: GroupSnapshot, held: WatchedGroups | None, deadline: Deadline) -> _Part:
         if held is not None:
             reader, draft, complete = held.read(draft, deadline)
         else:

@@ -19,8 +19,8 @@ from zkconsumer.cli.tables import width_of
 from zkconsumer.cli.top import Rates, head, laid_out, plain, rows_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.api import judge_watched
+from zkconsumer.operations.serving.observed_group import unread
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.serving.watched_group import unread
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 ILL = replace(with_owner(healthy(), "t:1", ephemeral_owner=0), group="ill")

@@ -31,12 +31,12 @@ from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerEr
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
-from zkconsumer.operations import brokers_reader, held_groups, snapshot_reader, zookeeper_reader
+from zkconsumer.operations import brokers_reader, snapshot_reader, watched_groups, zookeeper_reader
 from zkconsumer.operations.brokers_reader import coordinating_partition, member_of
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.held_groups import HeldGroups
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.watched_groups import WatchedGroups
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
@@ -354,13 +354,13 @@ def test_a_held_group_leaves_the_brokers_their_time(
 ) -> None:
     """The first reading of a large group may take longer than the timeout."""
     a_group(cluster)
-    source, read = source_of(sources, cluster.zookeeper_connect, timeout=0.5), HeldGroups.read
+    source, read = source_of(sources, cluster.zookeeper_connect, timeout=0.5), WatchedGroups.read
 
-    def slow(held: HeldGroups, draft: GroupSnapshot, deadline: Deadline) -> object:
+    def slow(held: WatchedGroups, draft: GroupSnapshot, deadline: Deadline) -> object:
         sleep(scaled(0.6))
         return read(held, draft, deadline)
 
-    monkeypatch.setattr(HeldGroups, "read", slow)
+    monkeypatch.setattr(WatchedGroups, "read", slow)
     (((_, found),),) = source.snapshots(["g"])
     assert cast("GroupSnapshot", found).lag(TopicPartition("t", 0)) == 1
 
@@ -427,7 +427,7 @@ def test_a_batch_has_what_came_before_it(
             super().append(event)
             came.release()
 
-    monkeypatch.setattr(held_groups, "deque", Events)
+    monkeypatch.setattr(watched_groups, "deque", Events)
     monkeypatch.setattr(snapshot_reader, "BATCH", 1)
     source, names = source_of(sources, cluster.zookeeper_connect), ["g", "h", "i"]
     for name in names:

@@ -27,7 +27,7 @@ from zkconsumer.operations.group_view import GroupAnalysis, member_host
 from zkconsumer.operations.judgement import Judgement, PartitionVerdict, judgement_of, known_number
 from zkconsumer.operations.serving.burrow_rules import NO_COMMIT, status_of, status_of_group
 from zkconsumer.operations.serving.group_trends import GroupTrend
-from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
+from zkconsumer.operations.serving.observed_group import LagPoint, ObservedGroup
 
 Document = Mapping[str, object]
 """A JSON object."""
@@ -54,18 +54,20 @@ class Details:
     plans: Mapping[str, Document] = field(default_factory=dict)
 
 
-def judge_watched(watched: WatchedGroup) -> Judgement:
+def judge_watched(watched: ObservedGroup) -> Judgement:
     """Return the judgement of a group after the latest reading, from its changes and progress so far."""
     return judged_later(watched, None)[0]
 
 
-def judged_later(watched: WatchedGroup, before: GroupAnalysis | None) -> tuple[Judgement, GroupAnalysis]:
+def judged_later(watched: ObservedGroup, before: GroupAnalysis | None) -> tuple[Judgement, GroupAnalysis]:
     """Return the judgement and the analysis after the latest reading. ``before`` is the analysis of an earlier one."""
     seen = Observations((*watched.changes, watched.judged), progress=watched.progress, before=before)
     return judgement_of(seen), seen.analysis
 
 
-def details(watched: WatchedGroup, judgement: Judgement, before: tuple[WatchedGroup, Details] | None = None) -> Details:
+def details(
+    watched: ObservedGroup, judgement: Judgement, before: tuple[ObservedGroup, Details] | None = None
+) -> Details:
     """Return the explanations, events and plans of one group.
 
     Arguments: ``before`` is an earlier reading with its details. Events and plans are taken from it if neither members
@@ -89,7 +91,7 @@ def _to_explain(analysis: GroupAnalysis) -> list[TopicPartition]:
     return list(dict.fromkeys((*odd, *every)))[: max(LEAST_EXPLAINED, most)]
 
 
-def _of_changes(watched: WatchedGroup) -> Details:
+def _of_changes(watched: ObservedGroup) -> Details:
     found = events(watched.changes)
     return Details(
         events=[event.document() for event in found[-EVENTS:]],
@@ -129,7 +131,7 @@ def _name(tp: TopicPartition) -> str:
 
 
 def groups_document(
-    watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int, trends: Mapping[str, GroupTrend] = {}
+    watched: Mapping[str, tuple[ObservedGroup, Judgement]], now: int, trends: Mapping[str, GroupTrend] = {}
 ) -> Document:
     """Return the overview of all groups at ``now``: a row a group, in the order of their names.
 
@@ -143,7 +145,7 @@ def groups_document(
 
 
 def group_document(
-    watched: WatchedGroup,
+    watched: ObservedGroup,
     judgement: Judgement,
     details: Details,
     now: int,
@@ -171,7 +173,7 @@ def group_document(
     }
 
 
-def _partitions(watched: WatchedGroup, judgement: Judgement) -> list[TopicPartition]:
+def _partitions(watched: ObservedGroup, judgement: Judgement) -> list[TopicPartition]:
     """Return each partition that has an owner, should have one, or has an offset, as far as it is known."""
     return sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
 
@@ -187,7 +189,7 @@ def _rates(trend: GroupTrend) -> Document:
     }
 
 
-def _row(watched: WatchedGroup, judgement: Judgement, now: int, trend: GroupTrend) -> Document:
+def _row(watched: ObservedGroup, judgement: Judgement, now: int, trend: GroupTrend) -> Document:
     lags = {tp: known for tp, known in watched.lags.items() if not judgement.abandoned(tp.topic)}
     seconds = [known.seconds for known in lags.values() if known.seconds is not None]
     partitions = _partitions(watched, judgement)
@@ -270,7 +272,7 @@ def _brokers_member(member: BrokersMember) -> Document:
     }
 
 
-def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, now: int) -> Document:
+def _partition(watched: ObservedGroup, judgement: Judgement, tp: TopicPartition, now: int) -> Document:
     snapshot = watched.snapshot
     owner, expected = judgement.owners.get(tp), judgement.expected.get(tp)
     node, claim = snapshot.offsets.get(tp), snapshot.owners.get(tp)

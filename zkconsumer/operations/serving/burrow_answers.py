@@ -23,7 +23,7 @@ from zkconsumer.operations.serving.burrow_rules import (
     status_of,
     status_of_group,
 )
-from zkconsumer.operations.serving.watched_group import WatchedGroup
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 
 OK = 200
 NOT_FOUND = 404
@@ -46,7 +46,7 @@ class BurrowCluster:
     """
 
     name: str
-    groups: Mapping[str, WatchedGroup]
+    groups: Mapping[str, ObservedGroup]
     now: int
     host: str
     interval: float
@@ -140,7 +140,7 @@ class BurrowCluster:
         }
         return self._ok(url, "consumer detail returned", topics=topics)
 
-    def _detail(self, watched: WatchedGroup, tp: TopicPartition) -> Document:
+    def _detail(self, watched: ObservedGroup, tp: TopicPartition) -> Document:
         window = watched.windows.get(tp, NO_COMMIT)
         owner, client = _owner(watched.snapshot, tp)
         missing = [None] * (INTERVALS - len(window) if len(window) else 0)
@@ -176,7 +176,7 @@ class BurrowCluster:
         }
         return self._ok(url, "consumer status returned", status=status)
 
-    def _judged(self, watched: WatchedGroup, tp: TopicPartition) -> tuple[BurrowStatus, CommitWindow, Document]:
+    def _judged(self, watched: ObservedGroup, tp: TopicPartition) -> tuple[BurrowStatus, CommitWindow, Document]:
         window = watched.windows.get(tp, NO_COMMIT)
         status, commits = status_of(window, self.now), window.commits
         owner, client = _owner(watched.snapshot, tp)
@@ -197,7 +197,7 @@ class BurrowCluster:
         )
 
 
-def _topics(watched: WatchedGroup) -> dict[str, int]:
+def _topics(watched: ObservedGroup) -> dict[str, int]:
     """Return the topics with a commit, and their numbers of partitions. Burrow drops what the brokers do not have.
 
     The numbers come from the topics and not from the offset nodes: a node may have any number for its name.
@@ -207,7 +207,7 @@ def _topics(watched: WatchedGroup) -> dict[str, int]:
     return {topic: len(known[topic].partitions) for topic in committed if topic in known}
 
 
-def _partitions(watched: WatchedGroup) -> list[TopicPartition]:
+def _partitions(watched: ObservedGroup) -> list[TopicPartition]:
     return [
         TopicPartition(topic, number) for topic, count in sorted(_topics(watched).items()) for number in range(count)
     ]

@@ -36,8 +36,8 @@ from zkconsumer.operations.serving.history_file import (
     Limits,
     Sample,
 )
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.operations.time_format import duration
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class HistoryState:
 class _Followed:
     """What the thread keeps of one group between two readings."""
 
-    watched: WatchedGroup
+    watched: ObservedGroup
     sample: Sample | None = None
     changes: object = None
     names: frozenset[tuple[str, str]] | None = None
@@ -102,7 +102,7 @@ class _Pending:
     """What has not been written yet: samples, and the groups whose rebalances and findings have changed."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
-    rebalances: dict[str, WatchedGroup] = field(default_factory=dict)
+    rebalances: dict[str, ObservedGroup] = field(default_factory=dict)
     findings: dict[str, list[tuple[int, Sequence[Finding], bool]]] = field(default_factory=dict)
 
 

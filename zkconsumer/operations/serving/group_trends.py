@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.judgement import Judgement
-from zkconsumer.operations.serving.watched_group import WatchedGroup
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 
 MINUTES = 60
 """The minutes of the curve of lags."""
@@ -87,7 +87,7 @@ class GroupTrend:
 
 
 def followed(
-    trend: GroupTrend, before: WatchedGroup | None, watched: WatchedGroup, judgement: Judgement, now: int, at: float
+    trend: GroupTrend, before: ObservedGroup | None, watched: ObservedGroup, judgement: Judgement, now: int, at: float
 ) -> GroupTrend:
     """Return the trend after one more reading.
 
@@ -128,7 +128,7 @@ def _with_minute(minutes: tuple[tuple[int, int], ...], minute: int, lag: int | N
     return (*kept, (minute, lag))
 
 
-def _advance(before: WatchedGroup, now: WatchedGroup, partitions: Iterable[TopicPartition]) -> tuple[int, int]:
+def _advance(before: ObservedGroup, now: ObservedGroup, partitions: Iterable[TopicPartition]) -> tuple[int, int]:
     """Return how far offsets and ends of logs went on. One that went back, or is unknown on a side, counts nothing."""
     consumed = produced = 0
     for tp in partitions:

@@ -40,8 +40,8 @@ from zkconsumer.operations.serving.burrow_answers import BurrowCluster
 from zkconsumer.operations.serving.group_history import SPANS, GroupHistory
 from zkconsumer.operations.serving.group_trends import GroupTrend
 from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, MetricsLevel, metrics_text
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board, Poller
-from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -186,7 +186,7 @@ class Routes:
         self._rules = rules
         self._options = options
         self._history = history
-        self._details: dict[str, tuple[WatchedGroup, Details]] = {}
+        self._details: dict[str, tuple[ObservedGroup, Details]] = {}
         self._making = InterruptibleLock()
 
     def answer(self, request: HttpRequest) -> Response:
@@ -308,7 +308,7 @@ class Routes:
         found = group_document(watched, judged, self._told(watched, judged), now, int(since), trend)
         return document({**found, "interval": self._options.interval, "kept": self._kept()})
 
-    def _told(self, watched: WatchedGroup, judgement: Judgement) -> Details:
+    def _told(self, watched: ObservedGroup, judgement: Judgement) -> Details:
         """Return the details of a group, made once a reading.
 
         One thread at a time makes details, so that many open pages of a huge group cost no more than a single page.

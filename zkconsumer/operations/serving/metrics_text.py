@@ -18,8 +18,8 @@ from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
 from zkconsumer.operations.serving.burrow_rules import NO_COMMIT, BurrowStatus
 from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -198,7 +198,7 @@ class _GroupFamilies:
     def _add(self, name: str, value: float | None, labels: str) -> None:
         self._families[name].add(value, labels)
 
-    def add(self, watched: WatchedGroup, judgement: Judgement, trend: GroupTrend) -> None:
+    def add(self, watched: ObservedGroup, judgement: Judgement, trend: GroupTrend) -> None:
         """Add the samples of one group."""
         group = labelled(consumergroup=watched.group)
         partitions = sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
@@ -218,7 +218,7 @@ class _GroupFamilies:
                 for tp in found:
                     self._add_partition(watched, judgement, tp, f'{begin},partition="{tp.partition}"')
 
-    def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: str) -> None:
+    def _add_group(self, watched: ObservedGroup, judgement: Judgement, labels: str) -> None:
         snapshot = watched.snapshot
         read = watched.failure == "" or watched.serial > 1
         members = known_number(len(judgement.kinds), snapshot, "ids") if read else None
@@ -239,7 +239,7 @@ class _GroupFamilies:
             self._add("zkconsumer_group_findings", number, f"{labels},{labelled(level=level)}")
 
     def _add_totals(
-        self, watched: WatchedGroup, judgement: Judgement, current: Sequence[TopicPartition], labels: str
+        self, watched: ObservedGroup, judgement: Judgement, current: Sequence[TopicPartition], labels: str
     ) -> None:
         """Add what is known of the partitions together. They are those of the topics that the group has not left."""
         snapshot, lags, logs = watched.snapshot, watched.lags, watched.logs
@@ -265,7 +265,7 @@ class _GroupFamilies:
             self._add(f"zkconsumer_group_{name}", value, labels)
 
     def _add_topic(
-        self, watched: WatchedGroup, judgement: Judgement, partitions: Sequence[TopicPartition], labels: str
+        self, watched: ObservedGroup, judgement: Judgement, partitions: Sequence[TopicPartition], labels: str
     ) -> None:
         offsets = (watched.snapshot.committed(tp) for tp in partitions)
         known = [watched.lags[tp] for tp in partitions if tp in watched.lags]
@@ -275,7 +275,7 @@ class _GroupFamilies:
         self._add("zkconsumer_topic_lag_seconds", late, labels)
         self._add("zkconsumer_topic_abandoned", judgement.abandoned(partitions[0].topic), labels)
 
-    def _add_partition(self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
+    def _add_partition(self, watched: ObservedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
         verdict = judgement.verdict(tp)
         self._add("zkconsumer_partition_severity", verdict.level, labels)
         self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
@@ -284,7 +284,7 @@ class _GroupFamilies:
         self._add_ownership(watched, judgement, tp, labels)
         self._add_balance(watched.snapshot, tp, labels)
 
-    def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: str) -> None:
+    def _add_offsets(self, watched: ObservedGroup, tp: TopicPartition, labels: str) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
         window = watched.windows.get(tp, NO_COMMIT)
         self._add("kafka_consumergroup_current_offset", snapshot.committed(tp), labels)
@@ -301,7 +301,7 @@ class _GroupFamilies:
         if (last := window.last_time) is not None:
             self._add("zkconsumer_partition_last_commit_timestamp_seconds", last / 1000, labels)
 
-    def _add_ownership(self, watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
+    def _add_ownership(self, watched: ObservedGroup, judgement: Judgement, tp: TopicPartition, labels: str) -> None:
         owner = judgement.owners.get(tp)
         if owner is None and _owners_unread(watched.snapshot):
             return  # whether anybody owns it is unknown
@@ -334,7 +334,7 @@ def _owners_unread(snapshot: GroupSnapshot) -> bool:
     return any("/owners" in problem.what for problem in snapshot.problems)
 
 
-def _stands_still(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition) -> float | None:
+def _stands_still(watched: ObservedGroup, judgement: Judgement, tp: TopicPartition) -> float | None:
     """Return for how many seconds at least the owner of a partition had not moved on at the last reading."""
     verdict = judgement.verdict(tp)
     if verdict.check != "standing-still" or verdict.since is None:

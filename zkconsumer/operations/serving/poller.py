@@ -20,10 +20,10 @@ from zkconsumer.errors import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.group_view import GroupAnalysis
-from zkconsumer.operations.held_groups import ManyGroups, SnapshotOf
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.api import judged_later
-from zkconsumer.operations.serving.watched_group import WatchedGroup, depends_on, observed, unread
+from zkconsumer.operations.serving.observed_group import ObservedGroup, depends_on, observed, unread
+from zkconsumer.operations.watched_groups import ManyGroups, SnapshotOf
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Board:
     counts boards.
     """
 
-    groups: Mapping[str, WatchedGroup] = field(default_factory=dict)
+    groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     polls: int = 0
     failures: int = 0
@@ -317,7 +317,7 @@ class _Reading:
                 log.exception("the snapshot of group %a could not be read", name)
             self._keep(name, known, _reason(error))
 
-    def _judge(self, name: str, watched: WatchedGroup) -> Judgement:
+    def _judge(self, name: str, watched: ObservedGroup) -> Judgement:
         """Return the judgement, the one before if nothing has changed that it depends on, and it is not old."""
         until, before, judgement, analysis = self._judged.get(name, (0, None, Judgement(), None))
         present, taken = depends_on(watched), watched.judged.taken
@@ -328,9 +328,9 @@ class _Reading:
         self._judged[name] = until, present, judgement, analysis
         return judgement
 
-    def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
+    def _keep(self, name: str, known: ObservedGroup | None, why: str) -> None:
         if known is None:
-            known = WatchedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
+            known = ObservedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
             self._groups[name] = known
             self._judgements[name] = Judgement(reason=why).unread(why, known.snapshot.taken)
         else:
@@ -342,7 +342,7 @@ class _Reading:
         return max(LEAST_POINTS, min(MOST_POINTS, self._values // (POINT_VALUES + len(snapshot.partitions()))))
 
 
-def _unread(judgement: Judgement, watched: WatchedGroup, why: str) -> Judgement:
+def _unread(judgement: Judgement, watched: ObservedGroup, why: str) -> Judgement:
     """Return the judgement after one more failed reading. A second failure adds nothing to the first."""
     return judgement if watched.failure == why else judgement.unread(why, watched.snapshot.taken)
 

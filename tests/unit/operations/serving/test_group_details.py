@@ -9,12 +9,12 @@ from tests.unit.operations.serving.watched import IDLE, at, watched
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
 from zkconsumer.operations.serving import api
 from zkconsumer.operations.serving.api import Details, details, judge_watched
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
+from zkconsumer.operations.serving.observed_group import ObservedGroup, observed
 
 LAST = partition("events:5")
 
 
-def details_of(group: WatchedGroup, before: tuple[WatchedGroup, Details] | None = None) -> Details:
+def details_of(group: ObservedGroup, before: tuple[ObservedGroup, Details] | None = None) -> Details:
     return details(group, judge_watched(group), before)
 
 

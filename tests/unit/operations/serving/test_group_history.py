@@ -28,8 +28,8 @@ from zkconsumer.operations.serving.api import judge_watched
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.group_trends import GroupTrend, followed
 from zkconsumer.operations.serving.history_file import DAY, HistoryFile, HistoryReader, Limits, Sample, read_history
+from zkconsumer.operations.serving.observed_group import ObservedGroup, observed, unread
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
 
 START = NOW // 600_000 * 600 + 600
 HOSTILE = "<script>\x00\ud800'; DROP TABLE groups"
@@ -51,7 +51,7 @@ class Watch:
     def __init__(self, path: Path, limits: Limits | None = None, name: str = "g") -> None:
         self.path, self.limits, self.name = str(path), limits, name
         self.now, self.passed, self.board = float(START), 0.0, Board()
-        self.group: WatchedGroup | None = None
+        self.group: ObservedGroup | None = None
         self.history = self.begin()
 
     def begin(self) -> GroupHistory:
@@ -75,7 +75,7 @@ class Watch:
         self.board = Board({self.name: self.group}, {self.name: judged}, self.board.polls + 1, completed=taken)
         self.history.look()
 
-    def healthy(self, group: WatchedGroup) -> Judgement:
+    def healthy(self, group: ObservedGroup) -> Judgement:
         known = self.board.judgements[self.name]
         return (
             known

@@ -19,8 +19,8 @@ from zkconsumer.operations.serving.api import Details, group_document, judge_wat
 from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend, Totals
 from zkconsumer.operations.serving.metrics_text import Family, MetricsLevel, labelled, metrics_text
+from zkconsumer.operations.serving.observed_group import unread
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.serving.watched_group import unread
 
 E3 = TopicPartition("events", 3)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.group_snapshots import NOW, group_snapshot, stat
 from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, LogState, OffsetNode
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
+from zkconsumer.operations.serving.observed_group import ObservedGroup, observed
 
 OURS, SCALA, IDLE = (
     "g_app1-1699999000000-0a1b2c3d",
@@ -43,7 +43,7 @@ def without_logs(snapshot: GroupSnapshot) -> GroupSnapshot:
     return replace(snapshot, logs={tp: LogState(problem="no broker answers") for tp in snapshot.logs})
 
 
-def watched(*snapshots: GroupSnapshot) -> WatchedGroup:
+def watched(*snapshots: GroupSnapshot) -> ObservedGroup:
     """The group after these snapshots."""
     found = None
     for snapshot in snapshots:

@@ -13,11 +13,11 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import TICK_MS
 from tests.faults.proxy import Proxy
 from tests.timing import eventually, scaled
-from tests.unit.operations.test_held_groups import CONTENTS, PATHS, settled
+from tests.unit.operations.test_watched_groups import CONTENTS, PATHS, settled
 from zkconsumer.devcluster.zookeeper_server import EmbeddedZooKeeper
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.held_groups import HeldGroups
+from zkconsumer.operations.watched_groups import WatchedGroups
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.session import Session
@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedZooKeeper]:
         yield running
 
 
-def held_by(held: HeldGroups) -> dict[str, GroupSnapshot]:
+def held_by(held: WatchedGroups) -> dict[str, GroupSnapshot]:
     held.begin()
     names = held.names(soon())
     held.prefetch(names, soon())
@@ -84,7 +84,7 @@ def test_random_changes_settle_to_a_fresh_reading(server: EmbeddedZooKeeper, see
         session = Session(proxy.address, timeout=scaled(10.0), on_change=lambda _: None)
         stack.callback(lambda: session.close(soon()))
         session.open(soon())
-        held = HeldGroups(session)
+        held = WatchedGroups(session)
         nodes.ensure_path("/consumers")
 
         def same() -> bool:

@@ -64,7 +64,7 @@ class LagPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedGroup:
+class ObservedGroup:
     """A group with its latest snapshot, the last known values and a bounded history.
 
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
@@ -102,7 +102,7 @@ class WatchedGroup:
         return not self.failure and not self.snapshot.problems
 
 
-def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int = 360) -> WatchedGroup:
+def observed(before: ObservedGroup | None, snapshot: GroupSnapshot, points: int = 360) -> ObservedGroup:
     """Return the group after one more snapshot.
 
     Arguments: ``before`` is None for the first snapshot; ``points`` is the most points of history to keep.
@@ -110,7 +110,7 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
     if before is not None and before.snapshot.taken == snapshot.taken and not before.failure:
         return before  # a file that has not changed
     if before is None:
-        before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
+        before = ObservedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
     shown = _with_zookeeper(before, snapshot)
     partitions = snapshot.partitions()
     read = {tp: snapshot.lag(tp) for tp in partitions}
@@ -118,7 +118,7 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
     for tp in [tp for tp in lags if _beyond(snapshot, tp)]:
         del lags[tp]  # the offset and the log were read, and have no lag: the old one is not true any more
     logs = {tp: KnownLog(log, snapshot.taken) for tp, log in snapshot.logs.items() if log.end is not None}
-    return WatchedGroup(
+    return ObservedGroup(
         shown,
         serial=before.serial + 1,
         zookeeper_taken=snapshot.taken if shown is snapshot else before.zookeeper_taken,
@@ -131,7 +131,7 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
     )
 
 
-def _with_zookeeper(before: WatchedGroup, snapshot: GroupSnapshot) -> GroupSnapshot:
+def _with_zookeeper(before: ObservedGroup, snapshot: GroupSnapshot) -> GroupSnapshot:
     """Return the snapshot, with the nodes of the one before if ZooKeeper did not answer.
 
     Otherwise a group whose ZooKeeper is away would look like one that all members have left.
@@ -154,7 +154,7 @@ def _with_zookeeper(before: WatchedGroup, snapshot: GroupSnapshot) -> GroupSnaps
     )
 
 
-def depends_on(watched: WatchedGroup) -> object:
+def depends_on(watched: ObservedGroup) -> object:
     """Return what the group's judgement is made of, beside the time and ZooKeeper's statistics of its servers."""
     one = watched.snapshot
     return (
@@ -164,7 +164,7 @@ def depends_on(watched: WatchedGroup) -> object:
     )
 
 
-def unread(before: WatchedGroup, why: str) -> WatchedGroup:
+def unread(before: ObservedGroup, why: str) -> ObservedGroup:
     """Return the group after a reading that failed as a whole. All values stay as they were."""
     return replace(before, serial=before.serial + 1, failure=why or "unknown")
 
@@ -193,7 +193,7 @@ def _read_lags(snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None
     return found
 
 
-def _point(before: WatchedGroup, snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None]) -> LagPoint:
+def _point(before: ObservedGroup, snapshot: GroupSnapshot, lags: Mapping[TopicPartition, int | None]) -> LagPoint:
     partitions = tuple(lags)
     if before.points and before.points[-1].partitions == partitions:
         partitions = before.points[-1].partitions  # one tuple for all points, not one each
@@ -236,7 +236,7 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
     return ObservedCommit(offset, snapshot.taken, seen, lag, 1 if last is None else last.order + 1)
 
 
-def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:
+def _changes(before: ObservedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:
     if before.changes and _membership(before.changes[-1]) == _membership(snapshot):
         return before.changes
     last: tuple[GroupSnapshot, ...] = ()

@@ -1,6 +1,6 @@
 """Holds groups by watches: a node is read again only after its watch has fired, or after the connection was lost.
 
-A :class:`HeldGroups` stands in the place of the session for a :class:`ZooKeeperReader`, and answers what it knows. A
+A :class:`WatchedGroups` stands in the place of the session for a :class:`ZooKeeperReader`, and answers what it knows. A
 look at a group that has not changed costs no request. After a lost connection every node is read again, because
 kazoo drops all watches then. That is on purpose: to send 40,000 paths in one SetWatches packet would exceed the 1 MB
 that a server accepts (``jute.maxbuffer``), and the server would close the connection again.
@@ -67,7 +67,7 @@ def group_of(path: str) -> str | None:
     return path[len(_GROUPS) :].partition("/")[0] if path.startswith(_GROUPS) else None
 
 
-class HeldGroups:
+class WatchedGroups:
     """The groups of one ZooKeeper.
 
     ``differences`` counts the nodes that had changed without an event, ``comparisons`` how often all were compared.

@@ -10,13 +10,13 @@ from tests.group_snapshots import NOW, group_snapshot, partition
 from tests.unit.operations.serving.watched import at, watched
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset, OffsetNode, Problem
-from zkconsumer.operations.serving import watched_group
-from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
+from zkconsumer.operations.serving import observed_group
+from zkconsumer.operations.serving.observed_group import ObservedGroup, observed, unread
 
 FIRST = partition("events:0")
 
 
-def offsets_of(group: WatchedGroup, tp: TopicPartition = FIRST) -> list[int]:
+def offsets_of(group: ObservedGroup, tp: TopicPartition = FIRST) -> list[int]:
     return [commit.offset for commit in group.windows[tp].commits]
 
 
@@ -62,15 +62,15 @@ def test_a_partition_leaves_only_with_a_complete_snapshot() -> None:
 
 def test_changes_are_bounded_by_number_and_by_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots: list[GroupSnapshot] = []
-    for second in range(3 * watched_group.CHANGES):
+    for second in range(3 * observed_group.CHANGES):
         owners = {f"events:{number}": f"x-{second}" for number in range(6)}
         made = group_snapshot(owners=owners, logs={"events:0": (0, 1)})
         snapshots.append(replace(made, taken=NOW + second * 1000))
     group = watched(*snapshots)
-    assert len(group.changes) == 2 * watched_group.CHANGES
+    assert len(group.changes) == 2 * observed_group.CHANGES
     assert group.changes[-1].taken == snapshots[-1].taken
     assert not group.changes[-1].logs
-    monkeypatch.setattr(watched_group, "CHANGED_NODES", 24)
+    monkeypatch.setattr(observed_group, "CHANGED_NODES", 24)
     assert len(watched(*snapshots).changes) == 4
 
 

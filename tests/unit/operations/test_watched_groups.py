@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.timing import scaled
 from zkconsumer.errors import RegistryError
-from zkconsumer.operations import held_groups
+from zkconsumer.operations import watched_groups
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.held_groups import HeldGroups, group_of
+from zkconsumer.operations.watched_groups import WatchedGroups, group_of
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
@@ -51,7 +51,7 @@ class Groups:
         self.server = FakeZooKeeper()
         self.session = FakeSession(self.server, lambda _: None)
         self.session.open(soon())
-        self.held = HeldGroups(self.session)
+        self.held = WatchedGroups(self.session)
 
     def look(self, *more: str) -> dict[str, GroupSnapshot]:
         self.held.begin()
@@ -200,7 +200,7 @@ def test_reading_in_advance_leaves_errors_to_each_group(error: Exception, monkey
 
 def test_a_change_without_an_event_is_found_and_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server keeps the event from a session that may not read the node any more."""
-    monkeypatch.setattr(held_groups, "COMPARED_WITHIN", 1.0)
+    monkeypatch.setattr(watched_groups, "COMPARED_WITHIN", 1.0)
     groups = Groups()
     groups.server.put("/consumers/a/offsets/t/0", b"1")
     groups.look()
@@ -220,7 +220,7 @@ def test_a_change_without_an_event_is_found_and_mended(monkeypatch: pytest.Monke
 
 
 def test_a_comparison_leaves_out_what_was_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_groups, "COMPARED_WITHIN", 1.0)
+    monkeypatch.setattr(watched_groups, "COMPARED_WITHIN", 1.0)
     groups, costs = Groups(), list[int]()
     for _ in range(2):
         for number in range(20):
