@@ -23,7 +23,7 @@ from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.wiring import MemberEnvironment, build_member

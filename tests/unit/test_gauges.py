@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
-from zkconsumer.connector.gauges import member_gauges
+from zkconsumer.connector.member_metrics import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition

@@ -23,7 +23,8 @@ from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Answer, WakeFlag
+from zkconsumer.runtime.interruptible_wait import WakeFlag
+from zkconsumer.runtime.withdrawable_request import Answer
 from zkconsumer.testing import FakeCluster
 from zkconsumer.wiring import GroupMember
 from zkconsumer.zookeeper.cluster_admin import Admin

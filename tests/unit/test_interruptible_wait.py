@@ -17,7 +17,8 @@ from tests.signal_gate import Interrupted, interrupting
 from tests.timing import scaled
 from zkconsumer.kafka.connection import Connection
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import SLICE, Answer, Request, WakeFlag
+from zkconsumer.runtime.interruptible_wait import SLICE, WakeFlag
+from zkconsumer.runtime.withdrawable_request import Answer, Request
 from zkconsumer.streams.stream_queue import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 

@@ -33,7 +33,8 @@ from zkconsumer.balance.worker_link import START_WITHIN, Frame, WorkerLink, Work
 from zkconsumer.balance.worker_process import OVER, SETTLED, SentError, WorkerSetup, received_error
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.withdrawable_request import Answer
 from zkconsumer.streams.chunk_reader import ReadSettings
 from zkconsumer.streams.message import Decoder
 

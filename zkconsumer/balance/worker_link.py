@@ -41,7 +41,8 @@ from zkconsumer.balance.worker_process import (
 )
 from zkconsumer.errors import WorkerDiedError
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.withdrawable_request import Answer
 from zkconsumer.streams.stream_queue import Chunk
 
 log = logging.getLogger(__name__)

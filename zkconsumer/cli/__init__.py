@@ -22,8 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn, Protocol, cast
 
-from zkconsumer.cli.tables import UnwritableOutputError, printable
+from zkconsumer.cli.tables import UnwritableOutputError
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.operations.printable import printable
 from zkconsumer.version import DATA_PLANE
 
 __all__ = ["COMMANDS", "main"]

@@ -15,13 +15,14 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from zkconsumer.cli.source_arguments import add_connection_arguments, moment_argument, open_client
-from zkconsumer.cli.tables import UnwritableOutputError, data_field, printable
+from zkconsumer.cli.tables import UnwritableOutputError
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
 from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.printable import data_field, printable
 from zkconsumer.streams.message import MessageAndMetadata
 
 DESCRIPTION = """\

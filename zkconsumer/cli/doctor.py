@@ -21,7 +21,6 @@ from zkconsumer.cli.tables import (
     cut,
     interval_argument,
     painted,
-    printable,
     render,
     watched,
 )
@@ -33,6 +32,7 @@ from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, wi
 from zkconsumer.operations.doctor.findings import counted, listed
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.serving.observed_group import ObservedGroup, observed
 from zkconsumer.operations.snapshot_reader import LiveSource
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 
 from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source, read_group
-from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
+from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, render
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.operations.doctor import Level, Observations
 from zkconsumer.operations.explanation import Explanation, explain, explained_partitions
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
 from zkconsumer.operations.judgement import Judgement, judgement_of
-from zkconsumer.operations.time_format import duration, moment
+from zkconsumer.operations.printable import duration, moment, printable
 
 DESCRIPTION = """\
 Says for each partition of a group who should own it by the strategy, who does and since

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source, read_group
-from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
+from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, render
 from zkconsumer.core.names import first_of
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.assignment_forecast import (
@@ -21,6 +21,7 @@ from zkconsumer.operations.assignment_forecast import (
     forecast,
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.snapshot_file import read_registrations
 
 DESCRIPTION = """\

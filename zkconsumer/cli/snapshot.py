@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
-from zkconsumer.cli.tables import printable
 from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.snapshot_file import FileSource, format_snapshot, write_snapshots
 
 DESCRIPTION = """\

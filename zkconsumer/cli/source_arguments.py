@@ -18,11 +18,12 @@ from pathlib import Path
 from time import time
 from typing import TypeVar
 
-from zkconsumer.cli.tables import Options, printable
+from zkconsumer.cli.tables import Options
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config, read_properties
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.snapshot_file import FileSource
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.watched_groups import ManyGroups

@@ -9,7 +9,6 @@ also after Ctrl-C, Ctrl-Z and SIGTERM.
 from __future__ import annotations
 
 import argparse
-import base64
 import csv
 import io
 import json
@@ -31,6 +30,7 @@ from types import FrameType
 from typing import Any, Self, TextIO
 
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.operations.printable import printable
 
 Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
@@ -115,25 +115,6 @@ def as_json(value: object) -> str:
 
 class UnwritableOutputError(Exception):
     """The standard output takes nothing more: a full disk, or it is closed."""
-
-
-def printable(text: str) -> str:
-    r"""Return text that a terminal shows and does not obey: control characters and the like become ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
-
-
-def data_field(name: str, data: bytes | None, as_base64: bool = False) -> dict[str, str | None]:
-    """Return a JSON field: as text if it is UTF-8, else as base64 under another name."""
-    if data is None:
-        return {name: None}
-    if not as_base64:
-        try:
-            return {name: bytes(data).decode()}
-        except UnicodeDecodeError:
-            pass
-    return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
 def add_format_argument(parser: Options) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from time import monotonic, time
 
 from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_client, open_source
-from zkconsumer.cli.tables import printable, reader_is_gone, terminated
+from zkconsumer.cli.tables import reader_is_gone, terminated
 from zkconsumer.cluster.cluster_client import zookeeper_session
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
@@ -34,8 +34,8 @@ from zkconsumer.operations.group_timeline import (
     events,
     rebalances,
 )
+from zkconsumer.operations.printable import duration, printable
 from zkconsumer.operations.serving.history_file import DAY, LEVELS, TEN_MINUTES, PastFinding, Sample, read_history
-from zkconsumer.operations.time_format import duration
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
 
 DESCRIPTION = """\

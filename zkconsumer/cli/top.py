@@ -26,7 +26,6 @@ from zkconsumer.cli.tables import (
     fitted,
     interval_argument,
     painted,
-    printable,
     reader_is_gone,
     render,
     shows_pages,
@@ -37,6 +36,7 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import Level, counted, seconds
 from zkconsumer.operations.judgement import Judgement
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.serving.api import groups_document
 from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board, Poller

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Self
 
 from zkconsumer.cluster.offset_lookup import OffsetLookup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.config_definition import closest_name, keys_of
+from zkconsumer.config.config_definition import keys_of
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.security_properties import SecurityConfig
+from zkconsumer.config.unknown_properties import closest_name
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

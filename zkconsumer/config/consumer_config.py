@@ -22,16 +22,13 @@ from zkconsumer.config.addresses import (
     parse_servers,
 )
 from zkconsumer.config.config_definition import (
-    ALIASES,
     HIDDEN,
     ConfigKey,
     Value,
-    advice_on_unknown,
     boolean,
     choice,
     integer,
     is_secret,
-    is_unused,
     keys_of,
     legal_name,
     looks_secret,
@@ -39,7 +36,6 @@ from zkconsumer.config.config_definition import (
     not_empty,
     same_as,
     text,
-    unknown_property_text,
 )
 from zkconsumer.config.coordination_properties import (
     BY_BROKERS,
@@ -50,6 +46,7 @@ from zkconsumer.config.coordination_properties import (
 from zkconsumer.config.extension_properties import AssignmentConfig, check_placement
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.security_properties import SecurityConfig, check_security
+from zkconsumer.config.unknown_properties import ALIASES, advice_on_unknown, is_unused, unknown_property_text
 from zkconsumer.errors import ConfigException, UnknownKeywordError
 
 _PACKAGE = __name__.partition(".")[0]

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from zkconsumer.connector.gauges import member_gauges
 from zkconsumer.connector.lifecycle import CLOSE_WITHIN, Lifecycle
+from zkconsumer.connector.member_metrics import member_gauges
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
@@ -29,7 +29,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.member.events import SubscriptionChanged
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.member_streams import ANY_TOPIC
 from zkconsumer.streams.merged_streams import MergedStreams

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zkconsumer.member.close_times import drain_end
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 
 if TYPE_CHECKING:
     from zkconsumer.ownership.partition_position import Held, PartitionPosition

@@ -5,7 +5,7 @@ node. :class:`Bridge` is its strategy. While ZooKeeper coordinates, the bridge a
 the brokers coordinate, it repeats their assignment. So the coordination only decides who should consume; the owner
 nodes decide who may. Two members that see it differently for a moment wait for each other.
 
-The brokers' side is an ordinary :class:`CoordinatedRebalancer` with :class:`WishedPartitions` as its assignment. A
+The brokers' side is an ordinary :class:`BrokersRebalancer` with :class:`WishedPartitions` as its assignment. A
 partition that it takes is a wish. A revoked partition counts as given up when ZooKeeper's side has drained, committed
 and released it.
 
@@ -40,7 +40,8 @@ from zkconsumer.member.zookeeper.claim_plan import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import InterruptibleLock, Request
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.session import Session
 

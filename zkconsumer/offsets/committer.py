@@ -35,7 +35,7 @@ from zkconsumer.offsets.member_store import MemberStore
 from zkconsumer.offsets.start_lookup import Barred, Found, Stored
 from zkconsumer.ownership.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 

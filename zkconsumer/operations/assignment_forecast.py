@@ -36,6 +36,7 @@ from zkconsumer.operations.brokers_forecast import (
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
 from zkconsumer.operations.group_state import GroupState
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
+from zkconsumer.operations.printable import duration
 from zkconsumer.operations.strategy_inference import (
     RANGE,
     ROUNDROBIN,
@@ -45,7 +46,6 @@ from zkconsumer.operations.strategy_inference import (
     infer_strategy,
     is_scalas,
 )
-from zkconsumer.operations.time_format import duration
 
 __all__ = [
     "Change",

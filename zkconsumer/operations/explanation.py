@@ -16,8 +16,8 @@ from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, 
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.judgement import FINE, PartitionVerdict
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
+from zkconsumer.operations.printable import ago, duration, moment
 from zkconsumer.operations.strategy_reasons import brokers_arithmetic, number_runs
-from zkconsumer.operations.time_format import ago, duration, moment
 
 LISTED = 20
 """The threads, and the loans, that a text lists."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot, NodeStat
-from zkconsumer.operations.time_format import duration
+from zkconsumer.operations.printable import duration
 
 SCALA_PATIENCE = 8.0
 """Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""

@@ -26,7 +26,7 @@ from zkconsumer.operations.group_snapshot import (
     lag_between,
 )
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
-from zkconsumer.operations.time_format import moment
+from zkconsumer.operations.printable import moment
 
 INACTIVE = ("Empty", "Dead")
 """The states in which the brokers let somebody else write a group's offsets."""

@@ -12,7 +12,7 @@ from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import OwnerNode
 from zkconsumer.operations.group_state import OUR_PATIENCE, SCALA_PATIENCE, SESSION_TIMEOUT, GroupState
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
-from zkconsumer.operations.time_format import duration
+from zkconsumer.operations.printable import duration
 
 _DRAIN = "at most rebalance.drain.timeout.ms (1 s by default) and a round"
 _SMALLEST_ENSEMBLE = 3

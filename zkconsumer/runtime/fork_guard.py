@@ -1,5 +1,7 @@
 """The fork guard: connectors in a forked process are empty shells that say so, and a handler's forked child ends.
 
+The error that a call in the child raises is made by ``Lifecycle.left_to_parent``.
+
 A forked process has a copy of everything but the threads. Without the guard its readers would hand out the parent's
 messages again, then wait for ever. A shutdown in it would cut the connections that it shares with the parent.
 

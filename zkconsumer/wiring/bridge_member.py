@@ -20,7 +20,7 @@ from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.brokers.generation import Generation
 from zkconsumer.member.brokers.heartbeats import HeartbeatFailed
-from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.rebalancer import BrokersRebalancer
 from zkconsumer.member.brokers.status import CoordinatedStatus
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import CoordinationHealth, GroupThread, Inbox, PartitionGroupThread
@@ -75,7 +75,7 @@ class BridgeCoordination(ZooKeeperCoordination):
         )
         # while ZooKeeper coordinates, the coordinator would refuse all commits because of a static member
         settings = replace(member_settings(config, self.request_timeout), static_leaves=True)
-        rebalancer = CoordinatedRebalancer(
+        rebalancer = BrokersRebalancer(
             settings,
             inbox=inbox,
             join=self._broker_group.join_protocol(settings),

@@ -25,7 +25,7 @@ from zkconsumer.member.brokers.generation import Generation
 from zkconsumer.member.brokers.heartbeats import HeartbeatFailed, Heartbeats, LeaseRenewal
 from zkconsumer.member.brokers.join_protocol import JoinProtocol, MemberSettings
 from zkconsumer.member.brokers.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.rebalancer import BrokersRebalancer
 from zkconsumer.member.brokers.status import CoordinatedStatus
 from zkconsumer.member.brokers.topic_interest import TopicInterest
 from zkconsumer.member.brokers.zkconsumer_assignor import ZkconsumerAssignor
@@ -188,7 +188,7 @@ class BrokerCoordination(Coordination):
         parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.join_with(registration)
         inbox, owned, revocation = parts.ownership(committer)
-        rebalancer = CoordinatedRebalancer(
+        rebalancer = BrokersRebalancer(
             settings,
             inbox=inbox,
             join=self.group.join_protocol(settings),

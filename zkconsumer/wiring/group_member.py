@@ -31,7 +31,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.wiring.member_parts import Coordination, MemberParts

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.cli.tables import CSV, JSON, Column, Table, printable, render
+from zkconsumer.cli.tables import CSV, JSON, Column, Table, render
+from zkconsumer.operations.printable import printable
 
 TABLE = Table(
     ["GROUP", Column("LAG", 6), "#MEMBERS", "TOPICS"], [["g", 3, None, ["a", "b"]], ["long-one", None, 2, []]]

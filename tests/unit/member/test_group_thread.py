@@ -15,7 +15,7 @@ from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionC
 from zkconsumer.member.group_thread import GroupThread, Inbox
 from zkconsumer.member.revocation import UserRequests
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 
 
 class Counting:

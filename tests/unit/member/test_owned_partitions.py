@@ -14,7 +14,7 @@ from zkconsumer.member.events import SeekRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 ERROR = OffsetConflictError(T0, 5, 9)

@@ -17,7 +17,7 @@ from zkconsumer.member.revocation import Revocation, RevocationSettings, UserReq
 from zkconsumer.model import ConsumerId
 from zkconsumer.ownership.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.runtime.interruptible_wait import Request
+from zkconsumer.runtime.withdrawable_request import Request
 
 
 class House:

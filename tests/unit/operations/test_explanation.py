@@ -23,8 +23,8 @@ from zkconsumer.operations.group_snapshot import (
     TopicNode,
 )
 from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.printable import ago, duration, moment
 from zkconsumer.operations.strategy_inference import ROUNDROBIN
-from zkconsumer.operations.time_format import ago, duration, moment
 from zkconsumer.zookeeper.node_values import ZooKeeperServer
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from zkconsumer.cli.source_arguments import add_connection_arguments, add_topics, open_client
-from zkconsumer.cli.tables import JSON, Table, add_format_argument, as_json, data_field, printable, render
+from zkconsumer.cli.tables import JSON, Table, add_format_argument, as_json, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.names import name_problem
@@ -26,8 +26,8 @@ from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
 from zkconsumer.model import EARLIEST, TopicPartition
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
+from zkconsumer.operations.printable import data_field, moment, printable
 from zkconsumer.operations.snapshot_reader import LiveSource
-from zkconsumer.operations.time_format import moment
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 

@@ -17,17 +17,7 @@ from zkconsumer.cli.groups.group_output import say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import CoordinatedBy, GroupSide, sides
 from zkconsumer.cli.offsets import as_reset
 from zkconsumer.cli.source_arguments import add_execution, add_source_arguments, add_topics, open_client, open_source
-from zkconsumer.cli.tables import (
-    TABLE,
-    Cell,
-    Column,
-    Table,
-    add_format_argument,
-    add_watch_argument,
-    printable,
-    render,
-    watched,
-)
+from zkconsumer.cli.tables import TABLE, Cell, Column, Table, add_format_argument, add_watch_argument, render, watched
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core.offset_move_plan import PartitionSelection, parse_selection
 from zkconsumer.errors import BrokerError, RegistryError
@@ -35,6 +25,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion
 from zkconsumer.operations.group_deletion import NO_PARTITION, NOT_EMPTY, NOT_FOUND
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.runtime.deadline import Deadline
 

@@ -22,11 +22,12 @@ from zkconsumer.cli.groups.group_tables import (
     states_table,
 )
 from zkconsumer.cli.source_arguments import connect_options, earlier_snapshots, read_groups
-from zkconsumer.cli.tables import TABLE, Table, painted, printable, render
+from zkconsumer.cli.tables import TABLE, Table, painted, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource, gone_words
 from zkconsumer.operations.judgement import Judgement, judge
+from zkconsumer.operations.printable import printable
 
 _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}

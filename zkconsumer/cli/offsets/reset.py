@@ -32,7 +32,7 @@ from zkconsumer.cli.source_arguments import (
     open_source,
     parsed_file,
 )
-from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, printable, render
+from zkconsumer.cli.tables import TABLE, Column, Table, add_format_argument, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.core import offset_move_plan
 from zkconsumer.core.names import name_problem
@@ -45,6 +45,7 @@ from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario
 from zkconsumer.operations.offset_writer import OwnedZooKeeperOffsets, WriteState
+from zkconsumer.operations.printable import printable
 from zkconsumer.operations.snapshot_reader import LiveSource, times_of, with_topics
 from zkconsumer.runtime.deadline import Deadline
 

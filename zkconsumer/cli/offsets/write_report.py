@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from zkconsumer.cli.tables import Table, printable, render
+from zkconsumer.cli.tables import Table, render
 from zkconsumer.cluster.cluster_client import ClusterClient
 from zkconsumer.cluster.group_offsets import GroupOffsets, KafkaGroupOffsets
 from zkconsumer.core.names import first_of
@@ -30,6 +30,7 @@ from zkconsumer.operations.offset_writer import (
     WriteState,
     wait_until_followed,
 )
+from zkconsumer.operations.printable import printable
 from zkconsumer.runtime.deadline import Deadline
 
 

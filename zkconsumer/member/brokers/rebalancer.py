@@ -3,7 +3,7 @@
 The table says which effects follow. Requests that take time run on other threads (coordinator requests,
 heartbeats, committer), so that the group thread can be told to stop at any moment.
 
-Called by the group thread; other threads read :attr:`CoordinatedRebalancer.state` and ``first_round``.
+Called by the group thread; other threads read :attr:`BrokersRebalancer.state` and ``first_round``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MachineState:
         return min(self.retry_at, self.look_at, self.stop_at, self.leave_by)
 
 
-class CoordinatedRebalancer:
+class BrokersRebalancer:
     """The coordinator's group, as one member takes part in it.
 
     Arguments: ``conflicts`` moves owned partitions, ``readers`` are watched for ``max.poll.interval.ms``. A bridge has

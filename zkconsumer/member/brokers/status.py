@@ -15,7 +15,7 @@ from zkconsumer.member.brokers.join_protocol import MemberSettings
 from zkconsumer.member.brokers.state_machine import State
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.runtime.deadline import backoff
-from zkconsumer.runtime.interruptible_wait import Answer
+from zkconsumer.runtime.withdrawable_request import Answer
 
 log = logging.getLogger(__name__)
 

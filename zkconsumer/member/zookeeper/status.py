@@ -21,7 +21,7 @@ from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.zookeeper.claim_plan import GroupView
 from zkconsumer.member.zookeeper.rebalance_round import Round
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.runtime.interruptible_wait import Answer
+from zkconsumer.runtime.withdrawable_request import Answer
 
 log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor.findings import Finding, Level
 from zkconsumer.operations.group_timeline import EventKind, events, rebalances
 from zkconsumer.operations.judgement import Judgement
+from zkconsumer.operations.printable import duration
 from zkconsumer.operations.serving.group_trends import GroupTrend, followed
 from zkconsumer.operations.serving.history_file import (
     DAY,
@@ -38,7 +39,6 @@ from zkconsumer.operations.serving.history_file import (
 )
 from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import Board
-from zkconsumer.operations.time_format import duration
 
 log = logging.getLogger(__name__)
 

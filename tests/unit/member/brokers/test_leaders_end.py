@@ -12,7 +12,7 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.member.brokers.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.brokers.rebalancer import BrokersRebalancer
 from zkconsumer.member.events import StopRequested
 from zkconsumer.testing import FakeCluster
 
@@ -34,14 +34,14 @@ def close(leader: ZookeeperConsumerConnector) -> None:
 
 
 def test_a_stopped_leader_decides_and_then_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_to_stop, handle = threading.Event(), CoordinatedRebalancer.handle
+    asked_to_stop, handle = threading.Event(), BrokersRebalancer.handle
 
-    def told(self: CoordinatedRebalancer, event: object) -> None:
+    def told(self: BrokersRebalancer, event: object) -> None:
         handle(self, event)
         if isinstance(event, StopRequested):
             asked_to_stop.set()
 
-    monkeypatch.setattr(CoordinatedRebalancer, "handle", told)
+    monkeypatch.setattr(BrokersRebalancer, "handle", told)
     with FakeCluster() as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"1", b"2", b"in hand"])

@@ -1,7 +1,8 @@
-"""Moments and durations in words. Pure; any thread."""
+"""Text for people: moments, durations, and foreign text that a terminal shows and does not obey. Pure; any thread."""
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -32,3 +33,22 @@ def duration(milliseconds: float) -> str:
 def ago(then: int, now: int) -> str:
     """Return how long before ``now`` a moment was, both in milliseconds since 1970. Clocks of machines may differ."""
     return f"{duration(now - then)} ago" if now >= then else f"{duration(then - now)} ahead of our clock"
+
+
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows and does not obey: control characters and the like become ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def data_field(name: str, data: bytes | None, as_base64: bool = False) -> dict[str, str | None]:
+    """Return a JSON field: as text if it is UTF-8, else as base64 under another name."""
+    if data is None:
+        return {name: None}
+    if not as_base64:
+        try:
+            return {name: bytes(data).decode()}
+        except UnicodeDecodeError:
+            pass
+    return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
