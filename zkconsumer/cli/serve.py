@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import platform
 import signal
@@ -131,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal. Return the exit code. Raises: ConfigException, KeyboardInterrupt."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("zkconsumer.zookeeper.kazoo").setLevel(logging.ERROR)  # it warns at each try to connect
-    _return_memory()
+    return_memory()
     address = listen_address(arguments.listen)
     rules = AccessRules(address, _token(arguments.token_file))
     with open_source(arguments):
@@ -149,9 +148,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _return_memory() -> None:
+def return_memory() -> None:
     """Let glibc give freed memory back. With its own settings it keeps a heap for each thread, and large blocks."""
-    with suppress(OSError, AttributeError):  # another C library
+    with suppress(ImportError, OSError, AttributeError):  # a Python without libffi, another C library
+        import ctypes
+
         for option, value in _MALLOC:
             ctypes.CDLL(None).mallopt(option, value)
 

@@ -315,13 +315,13 @@ class Routes:
         Other threads get the details of the reading before, or wait for the first details.
         """
         known = self._details.get(watched.group)
-        if known is not None and known[0].serial == watched.serial:
+        if known is not None and known[0] is watched:  # a group made anew counts its readings anew
             return known[1]
         if not self._making.acquire(timeout=0 if known is not None else _PATIENCE):
             return Details() if known is None else known[1]
         try:
             known = self._details.get(watched.group)
-            if known is None or known[0].serial != watched.serial:
+            if known is None or known[0] is not watched:
                 known = watched, details(watched, judgement, known)
                 if len(self._details) >= _DETAILS:
                     self._details = {}

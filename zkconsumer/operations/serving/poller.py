@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -222,13 +222,12 @@ class Poller:
         )
         return slowest
 
-    def _take_batches(self, reading: _Reading, names: Sequence[str], listed: Collection[str]) -> float:
+    def _take_batches(self, reading: _Reading, names: Sequence[str], listed: set[str]) -> float:
         """Take the batches in, and publish a board after each but the last. Return the seconds of the slowest one.
 
         No board of before is kept meanwhile, so that its groups are let go one by one.
         """
         left, begun, slowest = len(names), time.monotonic(), 0.0
-        starting = self._board.completed is None
         for batch in reading.snapshots(names):
             for name, found in batch:
                 if self._stopping.is_set():
@@ -236,7 +235,8 @@ class Poller:
                 reading.take(name, found, listed=name in listed)
                 left -= 1
             if left > 0:
-                self._publish(replace(reading.board(self._board), missing=left if starting else 0))
+                board = reading.board(self._board)
+                self._publish(replace(board, missing=len(listed - board.groups.keys())))
             begun, slowest = time.monotonic(), max(slowest, time.monotonic() - begun)
         return max(slowest, time.monotonic() - begun)
 
@@ -321,7 +321,7 @@ class _Reading:
         """Return the judgement, the one before if nothing has changed that it depends on, and it is not old."""
         until, before, judgement, analysis = self._judged.get(name, (0, None, Judgement(), None))
         present, taken = depends_on(watched), watched.judged.taken
-        if taken >= until or present != before:
+        if not 0 < until - taken <= JUDGED_WITHIN * 1000 or present != before:  # more after the clock was set back
             spread = java_hash(name) % (JUDGED_WITHIN // 2)  # not all groups in the same poll
             until = taken + (JUDGED_WITHIN - spread) * 1000
             judgement, analysis = judged_later(watched, analysis)

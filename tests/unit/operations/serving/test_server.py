@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import importlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +21,23 @@ import pytest
 
 from tests.group_snapshots import NOW
 from tests.timing import eventually, scaled
-from tests.unit.operations.serving.watched import at
+from tests.unit.operations.serving.watched import at, watched
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import bounded_http, group_history, http_server
+from zkconsumer.operations.serving.api import judged_later
 from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_address
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
-from zkconsumer.operations.serving.http_server import AccessRules, GroupServer, Routes, ServeOptions, checked_token
+from zkconsumer.operations.serving.http_server import (
+    AccessRules,
+    GroupServer,
+    Routes,
+    ServeOptions,
+    checked_token,
+    request_of,
+)
+from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import POINT_VALUES, Board, Poller, pause
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
@@ -514,6 +525,59 @@ def test_a_batch_is_shown_while_the_next_one_is_read() -> None:
             assert ([row["serial"] for row in found["groups"]], found["polls"], found["missing"]) == ([2, 1], 1, 0)
         finally:
             groups.permitted.release(1_000_000)
+
+
+def test_groups_are_missing_until_they_were_read() -> None:
+    """After a first poll that could read nothing, the first batch of the next poll said that no group was missing."""
+    groups = Batches()
+    groups.permitted = threading.Semaphore(0)
+    groups.failure = RegistryUnavailableError("no server answers")
+    with serving(groups) as server:
+        try:
+            groups.failure = None
+            eventually(lambda: asked(server, "/api/groups")["groups"], 10, "the first batch")
+            assert asked(server, "/api/groups")["missing"] == 1
+        finally:
+            groups.permitted.release(1_000_000)
+        eventually(lambda: asked(server, "/api/groups")["missing"] == 0, 10, "the second batch")
+
+
+def test_a_group_made_anew_has_its_own_details() -> None:
+    """It counts its readings anew, and so may have had the number of a reading whose details were kept."""
+    boards = [Board({"g": watched(one)}) for one in (at(0, 1, 2), at(60, 1, 2, owners={}))]
+
+    def told(present: Board, routes: Routes) -> Any:
+        latest[0] = present
+        return json.loads(routes.answer(request_of("/api/groups/g", {"host": "localhost"})).body)["events"]
+
+    latest = boards[:1]
+    kept, fresh = (
+        Routes(lambda: latest[0], AccessRules(LOOPBACK), ServeOptions("local", "here", 1, {})) for _ in range(2)
+    )
+    before = told(boards[0], kept)
+    assert told(boards[1], kept) == told(boards[1], fresh) != before
+
+
+def test_a_clock_set_back_does_not_keep_judgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings that depend on the time stayed until the clock had come back to the time of their judgement."""
+    groups, judged, clock = Groups(), list[int](), [NOW]
+
+    def judge(found: ObservedGroup, before: Any) -> Any:
+        judged.append(found.snapshot.taken)
+        return judged_later(found, before)
+
+    monkeypatch.setattr("zkconsumer.operations.serving.poller.judged_later", judge)
+    monkeypatch.setattr(groups, "snapshot", lambda name, *, message_times: replace(groups.known[name], taken=clock[0]))
+    with serving(groups):
+        clock[0] = NOW - 3_600_000
+        eventually(lambda: len(judged) == 2, 10, "another judgement")
+    assert judged == [NOW, NOW - 3_600_000]
+
+
+def test_a_python_without_ctypes_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    monkeypatch.delitem(sys.modules, "zkconsumer.cli.serve", raising=False)
+    importlib.import_module("zkconsumer.cli.serve").return_memory()
 
 
 @pytest.mark.parametrize(
