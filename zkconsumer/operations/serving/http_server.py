@@ -389,6 +389,7 @@ class _Handler(RequestHandler):
                 self.connection.settimeout(WRITE_SECONDS)
                 self.wfile.write(b": still here\n\n" if _mark(board, group) == told else _event(board, group))
                 told = _mark(board, group)
+                del board  # an open page kept the other groups' earlier readings in memory while it waited
                 if not group:
                     self.server.poller.wait(lambda _: None, None, APART_SECONDS)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import http.client
 import importlib
@@ -540,6 +541,27 @@ def test_groups_are_missing_until_they_were_read() -> None:
         finally:
             groups.permitted.release(1_000_000)
         eventually(lambda: asked(server, "/api/groups")["missing"] == 0, 10, "the second batch")
+
+
+def test_an_open_page_keeps_no_earlier_board() -> None:
+    """It kept the board of its group's batch until the group was read again, with the other groups' old readings."""
+    groups = Batches()
+    groups.permitted = threading.Semaphore(0)
+    server, poller = serves(groups.open, 3600)
+    server.start()
+    try:
+        poller.wait(lambda board: len(board.groups), 0, scaled(10))
+        with streaming(server, "/api/groups/g/events") as stream:
+            assert next(events(stream))["serial"] == 1
+            groups.permitted.release()
+            present = poller.wait(lambda board: board.polls, 0, scaled(10)).groups["g"]
+
+            def boards() -> int:
+                return sum(isinstance(one, Board) and one.groups.get("g") is present for one in gc.get_objects())
+
+            eventually(lambda: boards() == 1, 10, "the latest board alone")
+    finally:
+        assert server.close(scaled(20))
 
 
 def test_a_group_made_anew_has_its_own_details() -> None:
