@@ -109,7 +109,7 @@ _HEADERS = {
 class Response:
     """An answer. ``events`` is the group whose events to stream in place of a body, None for a body.
 
-    ``more`` make further parts of the body, the same at each call. So a large body is never in memory as a whole.
+    ``more`` make further parts of the body, each once. So a large body is not in memory as a whole.
     """
 
     status: int
@@ -195,23 +195,27 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def respond(self, answer: Response, *, packed: bool = False) -> None:
-        """Send an answer, compressed if the client takes that."""
-        body: Iterable[bytes] = chain([answer.body], (make() for make in answer.more))
-        headers = dict(answer.headers)
+        """Send an answer, compressed if the client takes that. Parts that are made one by one are sent so."""
+        made: Iterable[bytes] = chain([answer.body], (make() for make in answer.more))
+        headers = {**answer.headers, "Vary": "Accept-Encoding"}
         if packed and (answer.more or len(answer.body) >= _COMPRESSED_FROM):
             packing = zlib.compressobj(1, wbits=_GZIP)
-            body = compressed = [*map(packing.compress, body), packing.flush()]
-            length = sum(map(len, compressed))
+            made = [*map(packing.compress, made), packing.flush()]
             headers["Content-Encoding"] = "gzip"
-        else:
-            length = len(answer.body) + sum(len(make()) for make in answer.more)
-        headers |= {"Content-Length": str(length), "Vary": "Accept-Encoding"}
+        elif not answer.more or self.request_version == "HTTP/1.0":  # which knows no chunks
+            made = list(made)
+        chunked = not isinstance(made, list)
+        headers |= {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(sum(map(len, made)))}
         self.begin(answer.status, answer.content_type, headers)
-        if self.command != "HEAD":
-            deadline = Deadline(WRITE_SECONDS)
-            for part in filter(None, body):
-                self.connection.settimeout(deadline.bounded(WRITE_SECONDS) or 0.001)
-                self.wfile.write(part)
+        if self.command == "HEAD":
+            return
+        deadline = Deadline(WRITE_SECONDS)
+        for part in filter(None, made):
+            self.connection.settimeout(deadline.bounded(WRITE_SECONDS) or 0.001)
+            for piece in (b"%x\r\n" % len(part), part, b"\r\n") if chunked else (part,):
+                self.wfile.write(piece)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the standard library's name)
         """Log a request, at DEBUG."""

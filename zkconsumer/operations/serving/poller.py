@@ -38,7 +38,7 @@ HISTORY_VALUES, POINT_VALUES = 6_000_000, 40
 """The most lags that the histories of all groups hold together, 4 bytes each. A point takes as much as 40 more."""
 _LEAST_PAUSE = 0.1
 """The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
-_MARGIN = 0.1
+_MARGIN = 0.2
 """The share of the interval by which a change is shown before the interval has passed."""
 JUDGED_WITHIN = 60
 """Seconds after which a group is judged again although nothing of it has changed: some findings depend on the time."""
