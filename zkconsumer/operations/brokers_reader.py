@@ -11,9 +11,9 @@ ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in K
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from threading import Thread
 from time import sleep
 from typing import TypeVar
 
@@ -328,23 +328,33 @@ class BrokersReader:
     def _each(
         self, endpoints: Collection[Endpoint], ask: Callable[[Endpoint], T]
     ) -> tuple[dict[Endpoint, T], dict[Endpoint, BrokerError]]:
-        """Ask several brokers at the same time. Returns the answers and the errors."""
+        """Ask several brokers at the same time. Returns the answers and the errors.
+
+        They are no threads of a pool: a process that ends waits for those, and so for a silent broker's timeout.
+        """
         told: dict[Endpoint, T] = {}
         failed: dict[Endpoint, BrokerError] = {}
+        broken: list[Exception] = []
+        waiting = iter(list(endpoints))
 
-        def one(endpoint: Endpoint) -> None:
-            try:
-                told[endpoint] = ask(endpoint)
-            except BrokerError as error:
-                failed[endpoint] = error
+        def work() -> None:
+            for endpoint in waiting:
+                try:
+                    told[endpoint] = ask(endpoint)
+                except BrokerError as error:
+                    failed[endpoint] = error
+                except Exception as error:  # noqa: BLE001 (raised in the calling thread)
+                    broken.append(error)
 
-        if len(endpoints) <= 1:
-            for endpoint in endpoints:
-                one(endpoint)
-            return told, failed
-        with ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), "zkconsumer-snapshot") as pool:
-            for done in [pool.submit(one, endpoint) for endpoint in endpoints]:
-                done.result()
+        more = min(AT_ONCE, len(endpoints)) - 1  # the calling thread asks as well
+        threads = [Thread(target=work, name="zkconsumer-snapshot", daemon=True) for _ in range(more)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        if broken:
+            raise broken[0]
         return told, failed
 
 

@@ -337,6 +337,26 @@ def test_a_silent_coordinator_leaves_time_for_the_logs(sources: list[LiveSource]
         assert one.logs[TopicPartition("t", leads.index(0))].end == 0
 
 
+def test_brokers_are_asked_by_threads_that_no_exit_waits_for(
+    sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server or command that ended amid a reading waited for the answer of a silent broker, up to its timeout."""
+    both, threads = threading.Barrier(2), list[threading.Thread]()
+
+    def seen(*asked: Any) -> Any:
+        threads.append(threading.current_thread())
+        both.wait(scaled(10))
+        return log_spans(*asked)
+
+    monkeypatch.setattr(brokers_reader, "log_spans", seen)
+    with FakeCluster(brokers=2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
+        found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
+    assert all(log.end == 0 for log in found.logs.values())
+    assert [one.daemon for one in threads if one is not threading.current_thread()] == [True]
+
+
 def test_a_group_without_a_coordinator_is_unknown_not_dead(sources: list[LiveSource]) -> None:
     """The topic of offsets has no leader there, and all brokers that are left answer."""
     with FakeCluster(brokers=2, zookeeper=True) as cluster:
