@@ -104,8 +104,8 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
         module = _MODULES.get(name)
         if module is None:
             raise missing_name(__name__, name)
+        import_module("zkconsumer.connector")  # first, for any name: Python refuses imports that wait for each other
         if module.endswith(_NEED_A_MEMBER):
-            # As connectors load it: Python refuses imports of two threads that wait for each other's modules.
             import_module("zkconsumer.connector.subscribed_streams")
         return globals().setdefault(name, getattr(import_module(f"zkconsumer.{module}"), name))
 

@@ -99,6 +99,21 @@ print(errors)
     assert run_python("-c", program, folder=tmp_path).stdout.strip() == "[]"
 
 
+def test_every_public_name_begins_with_the_same_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health, imported beside the connector, began with another module of its package, and Python refused one."""
+    begun: set[str] = set()
+
+    def begin(module: str) -> None:
+        begun.add(module)
+        raise InterruptedError
+
+    monkeypatch.setattr(zkconsumer, "import_module", begin)
+    for name in set(zkconsumer.__all__) & zkconsumer._MODULES.keys():
+        with pytest.raises(InterruptedError):
+            zkconsumer.__getattr__(name)
+    assert begun == {"zkconsumer.connector"}
+
+
 def test_importing_the_package_starts_no_thread(tmp_path: Path) -> None:
     program = "import threading, zkconsumer; print([t.name for t in threading.enumerate()])"
 
