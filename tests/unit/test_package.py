@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,8 @@ def test_every_public_name_begins_with_the_same_import(monkeypatch: pytest.Monke
         raise InterruptedError
 
     monkeypatch.setattr(zkconsumer, "import_module", begin)
-    for name in set(zkconsumer.__all__) & zkconsumer._MODULES.keys():
-        with pytest.raises(InterruptedError):
+    for name in zkconsumer.__all__:
+        with suppress(InterruptedError, AttributeError):  # the latter for a name that is there without an import
             zkconsumer.__getattr__(name)
     assert begun == {"zkconsumer.connector"}
 
