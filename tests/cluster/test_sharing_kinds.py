@@ -43,7 +43,7 @@ def start_in_turn(group: BalancedGroup, *names: str, **how: Any) -> None:
     for name in names:
         member = group.start(name, concurrency=4, **how).wait_ready()
         if "group.migration" in how["properties"]:  # the brokers have told it its share
-            eventually(lambda m=member: "coordinator.status owning" in m.log_text(), 30, lambda: group.told("a share"))  # type: ignore[misc]
+            eventually(lambda m=member: "brokers.status owning" in m.log_text(), 30, lambda: group.told("a share"))  # type: ignore[misc]
     group.wait_owners({0: names[0]})
 
 
