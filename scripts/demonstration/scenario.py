@@ -119,6 +119,9 @@ def calm_end() -> Iterator[None]:
         if interrupted.is_set():  # an error during the interrupted clean-up is a result of the interruption
             raise KeyboardInterrupt from error
         raise
+    else:
+        if interrupted.is_set():  # Python drops what a handler raises in a finalizer or a callback of the collector
+            raise KeyboardInterrupt
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

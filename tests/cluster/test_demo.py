@@ -16,6 +16,7 @@ import pytest
 
 from scripts.demonstration.balanced_scenario import DAMAGED, MEMBERS, PARTITIONS, BalancedSteps
 from scripts.demonstration.flight_producer import FlightTotals, flights
+from scripts.demonstration.scenario import calm_end
 from scripts.demonstration.screen import Screen
 from scripts.demonstration.shared_group import DemoTopic
 from tests.cluster.conftest import NewTopic
@@ -159,3 +160,16 @@ def test_nothing_is_left_when_it_is_interrupted_or_killed(start: Start, tmp_path
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     eventually(lambda: not left_behind(tmp_path), ENDING_S, "the end of all processes")
     eventually(lambda: not list((tmp_path / "tmp").glob("zkconsumer-*")), ENDING_S, "the removal of all files")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_is_not_forgotten() -> None:
+    """An interrupted demo told its whole story and ended with 0, as if nobody had wanted it to stop."""
+
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            self.gone = True  # here Python runs the handler, and only prints what it raises
+
+    with pytest.raises(KeyboardInterrupt), calm_end():
+        Dropped()
