@@ -99,7 +99,8 @@ class ResponseHandler:
         """Fetch from the replica that the leader names. A follower that names one is a leader by now, or wrong."""
         if self._doubted(fetch, f"names replica {replica} to read from", outcomes):
             return
-        log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
+        if replica != self._broker_id:
+            log.debug("%s is read from broker %d, as its leader %d says", fetch.tp, replica, self._broker_id)
         follow(fetch, replica, self._broker_id)
         outcomes.moved.append(fetch)
 
