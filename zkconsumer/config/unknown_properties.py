@@ -1,4 +1,4 @@
-"""Properties that this package does not know: those without a use here, and the name that the user probably means.
+"""Property names without a use in this package, and the known name that the user probably means.
 
 Pure; any thread.
 """

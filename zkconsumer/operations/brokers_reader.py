@@ -330,7 +330,7 @@ class BrokersReader:
     ) -> tuple[dict[Endpoint, T], dict[Endpoint, BrokerError]]:
         """Ask several brokers at the same time. Returns the answers and the errors.
 
-        They are no threads of a pool: a process that ends waits for those, and so for a silent broker's timeout.
+        A pool would keep a process that ends until its threads have their answers, or a silent broker's timeout.
         """
         told: dict[Endpoint, T] = {}
         failed: dict[Endpoint, BrokerError] = {}

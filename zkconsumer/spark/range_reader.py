@@ -325,7 +325,7 @@ def whole_batch(end: object) -> RangePartition:
 class TaskReader:
     """Reads in the tasks of a query. The readers of batches and streams arrive in a worker as this class.
 
-    Spark pickles the planner's reader for each task. Unpickled as itself it would import what plans: members, offset
+    Spark pickles the planner's reader for each task. A worker that unpickled that reader would import members, offset
     stores, and the client of ZooKeeper.
     """
 

@@ -195,7 +195,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def respond(self, answer: Response, *, packed: bool = False) -> None:
-        """Send an answer, compressed if the client takes that. Parts that are made one by one are sent so."""
+        """Send an answer, compressed if the client takes that. Each of its parts is sent as soon as it is made."""
         made: Iterable[bytes] = chain([answer.body], (make() for make in answer.more))
         headers = {**answer.headers, "Vary": "Accept-Encoding"}
         if packed and (answer.more or len(answer.body) >= _COMPRESSED_FROM):

@@ -75,7 +75,7 @@ class Board:
 
 
 def pause(interval: float, spent: float, slowest: float) -> float:
-    """Return the seconds to the next poll, in which each batch shows what it missed in this poll, within one interval.
+    """Return the seconds to the next poll. A change that a batch has just missed is then shown within one interval.
 
     Arguments: ``spent`` is the time of this poll, ``slowest`` that of its slowest batch.
     """
@@ -225,7 +225,7 @@ class Poller:
     def _take_batches(self, reading: _Reading, names: Sequence[str], listed: set[str]) -> float:
         """Take the batches in, and publish a board after each but the last. Return the seconds of the slowest one.
 
-        No board of before is kept meanwhile, so that its groups are let go one by one.
+        The method keeps no earlier board, so the memory of earlier groups is freed group by group.
         """
         left, begun, slowest = len(names), time.monotonic(), 0.0
         for batch in reading.snapshots(names):
@@ -248,7 +248,7 @@ _Judged: TypeAlias = tuple[int, object, Judgement, GroupAnalysis | None]
 class _Reading:
     """One poll over the groups. A group that cannot be read stays as it was.
 
-    Arguments: ``board`` is the one before, ``count`` the number of groups, ``judged`` what the poller keeps of them.
+    Arguments: ``board`` is the board before the poll, ``count`` the number of groups, ``judged`` the judgements so far.
     """
 
     def __init__(
