@@ -202,7 +202,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             packing = zlib.compressobj(1, wbits=_GZIP)
             made = [*map(packing.compress, made), packing.flush()]
             headers["Content-Encoding"] = "gzip"
-        elif not answer.more or self.request_version == "HTTP/1.0":  # which knows no chunks
+        elif not answer.more or self.request_version != "HTTP/1.1":  # the others know no chunks
             made = list(made)
         chunked = not isinstance(made, list)
         headers |= {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(sum(map(len, made)))}
