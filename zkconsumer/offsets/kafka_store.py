@@ -22,7 +22,13 @@ from typing import Protocol
 from zkconsumer.core.finished_note import FinishedNote, decode_note, encode_note, note_as_text, note_of_text, text_bytes
 from zkconsumer.core.generation_fence import GenerationEpochs
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
-from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    FencedInstanceIdError,
+    OffsetCommitError,
+    UnknownMemberIdError,
+)
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch, OffsetClient
 from zkconsumer.kafka.error_codes import ErrorAction, action_for
@@ -250,7 +256,7 @@ class MemberOffsets(KafkaOffsets):
         deadline, started = Deadline(timeout), self._identity.held
         while True:
             who, held = self._identity.who, self._identity.held  # in this order: what we hold is never older
-            left, refused, unclear = _sorted_out(offsets, started, held)
+            left, refused, unclear = self._sorted_out(offsets, started, who, held)
             if unclear and held is not None and not held.decided and self._may_wait(deadline):
                 continue
             try:
@@ -269,6 +275,27 @@ class MemberOffsets(KafkaOffsets):
             self._sent(len(left))
         return {**refused, **unclear, **failures}
 
+    def _sorted_out(
+        self, offsets: Offsets, started: GenerationEpochs | None, who: Membership, held: GenerationEpochs | None
+    ) -> tuple[Offsets, Failures, Failures]:
+        """Return the offsets to send as ``who``, the failures of ownerships that ended since the commit ``started``,
+        and the failures to try again: their generation has not decided whose they are, then or now.
+        """
+        if started is None or held is None:
+            return offsets, {}, {}
+        left: dict[TopicPartition, int] = {}
+        refused: dict[TopicPartition, Exception] = {}
+        unclear: dict[TopicPartition, Exception] = {}
+        for tp, offset in offsets.items():
+            stay = started.epochs.get(tp)
+            if stay is not None and held.epochs.get(tp) == stay:
+                left[tp] = offset
+            elif stay is not None and held.ended(tp, stay):
+                refused[tp] = OffsetCommitError(NOT_OURS)
+            else:
+                unclear[tp] = error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED)
+        return left, refused, unclear
+
     def _send(self, who: Membership, offsets: Offsets, notes: Notes, deadline: Deadline) -> Failures:
         commit, sent = self._client.commit, self._with_epochs(offsets)
         return self._notes.commit(sent, notes, lambda some: commit(who, some, deadline, ANSWERED_WITHIN))
@@ -283,28 +310,49 @@ class MemberOffsets(KafkaOffsets):
         super().close()
 
 
+class BridgeOffsets(MemberOffsets):
+    """The brokers' side of the offsets of a bridge, whose partitions ZooKeeper decides.
+
+    A bridge outside the brokers' group commits as nobody: an empty group accepts that. While bridges join or leave one
+    after the other, the coordinator refuses those outside because of those inside. That passes, so the commit is tried
+    again. It must not be left out: the next owner may know this side alone.
+
+    A partition that the brokers gave us may be another member's after a generation that gives us no such partition.
+    Then nothing is written here: the new owner has read its start, which a late commit would not change. ZooKeeper has
+    the offset, for the next bridge that owns the partition.
+    """
+
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note a tracked partition with the present epoch, or with none if only ZooKeeper gave it to us."""
+        held = self._identity.held
+        self.tracked[partition].elsewhere.epoch = None if held is None else held.epochs.get(partition)
+
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Return those that a decided generation took from us."""
+        who, held = self._identity.who, self._identity.held
+        return self._sorted_out(dict.fromkeys(partitions, 0), None, who, held)[1]
+
+    def _sorted_out(
+        self, offsets: Offsets, started: GenerationEpochs | None, who: Membership, held: GenerationEpochs | None
+    ) -> tuple[Offsets, Failures, Failures]:
+        del started  # the claim says more: this call may be another try of a commit that began before a loss
+        if held is None or who.generation < 0:
+            return offsets, {}, {}
+        given = {tp for tp in offsets if tp in self.tracked and self.tracked[tp].elsewhere.epoch is not None}
+        gone = given - held.epochs.keys()
+        left = {tp: offset for tp, offset in offsets.items() if tp not in gone}
+        if held.decided:
+            return left, {tp: OffsetCommitError(NOT_OURS) for tp in gone}, {}
+        return left, {}, {tp: error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED) for tp in gone}
+
+    def commit(self, offsets: Offsets, timeout: float, notes: Notes = NO_NOTES) -> Failures:
+        """Write offsets as :meth:`MemberOffsets.commit`. Raises BrokerError."""
+        try:
+            return super().commit(offsets, timeout, notes)
+        except UnknownMemberIdError as e:
+            raise BrokerError(f"{e}: the brokers' group has members, and we are not in it") from e
+
+
 def _noted(found: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[Mapping[TopicPartition, int], Notes]:
     notes = {tp: note for tp, stored in found.items() if (note := note_in(stored)) is not None}
     return {tp: stored.offset for tp, stored in found.items()}, notes
-
-
-def _sorted_out(
-    offsets: Offsets, started: GenerationEpochs | None, held: GenerationEpochs | None
-) -> tuple[Offsets, Failures, Failures]:
-    """Return the offsets to send, the failures of ownerships that ended since the commit ``started``, and the failures
-    to try again: their generation has not decided whose they are, then or now.
-    """
-    if started is None or held is None:
-        return offsets, {}, {}
-    left: dict[TopicPartition, int] = {}
-    refused: dict[TopicPartition, Exception] = {}
-    unclear: dict[TopicPartition, Exception] = {}
-    for tp, offset in offsets.items():
-        stay = started.epochs.get(tp)
-        if stay is not None and held.epochs.get(tp) == stay:
-            left[tp] = offset
-        elif stay is not None and held.ended(tp, stay):
-            refused[tp] = OffsetCommitError(NOT_OURS)
-        else:
-            unclear[tp] = error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED)
-    return left, refused, unclear

@@ -50,7 +50,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.ownership_transactions import KnownOffset
 
 if TYPE_CHECKING:
-    from zkconsumer.offsets.kafka_store import MemberOffsets
+    from zkconsumer.offsets.kafka_store import BridgeOffsets, MemberOffsets
 
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class MemberStore:
     used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets them
     (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
     ``zookeeper_first`` writes to ZooKeeper first, also if the other store cannot be written, and writes elsewhere only
-    offsets that ZooKeeper took.
+    offsets that ZooKeeper took. ``brokers_side`` is a store elsewhere that knows, too, which partitions are ours.
     """
 
     def __init__(
@@ -96,12 +96,15 @@ class MemberStore:
         backoff: float = 1.0,
         max_retries: int = 5,
         zookeeper_first: bool = False,
+        brokers_side: BridgeOffsets | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._brokers_side = brokers_side
+        if brokers_side is not None:
+            brokers_side.tracked = coordinator.tracked
         self.tracked = coordinator.tracked
         """The partitions that this member owns, and what is stored of them. The committer's thread alone uses it."""
         self._nodes = nodes
-        self._pointers = coordinator if isinstance(coordinator, ZooKeeperOffsets) else None
         self._elsewhere = elsewhere
         self.in_zookeeper = nodes is not None
         """Whether ZooKeeper keeps the offsets too, or alone."""
@@ -119,11 +122,17 @@ class MemberStore:
         self._zookeeper_first = zookeeper_first
         self._closing = Event()
 
+    @property
+    def _pointers(self) -> ZooKeeperOffsets | None:
+        return self._coordinator if isinstance(self._coordinator, ZooKeeperOffsets) else None
+
     def track(self, partition: TopicPartition, stored: StoredOffset, known: KnownOffset) -> None:
         """Keep what is stored of a claimed partition from now on. ``known`` is its offset node as of the claim."""
         self.tracked[partition] = stored
         self.see(stored, known)
         self._coordinator.claimed(partition)
+        if self._brokers_side is not None:
+            self._brokers_side.claimed(partition)
 
     def see(self, stored: StoredOffset, known: KnownOffset) -> None:
         """Keep the offset node of a tracked partition as somebody else has written it."""
@@ -201,11 +210,11 @@ class MemberStore:
         if self._zookeeper_first:
             refused = self._write_nodes(changed, deadline, points)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
-            return {**refused, **self._write_elsewhere(left, self._coordinator.not_ours, deadline, patient=patient)}
+            return {**refused, **self._write_elsewhere(left, self._not_ours, deadline, patient=patient)}
         # pointers first: an offset that passes a message without one would lose it
         unstored = self._write_pointers(points, deadline)
         wanted = {tp: offset for tp, offset in wanted.items() if tp not in unstored}
-        failures = self._write_elsewhere(wanted, self._coordinator.not_ours, deadline, patient=patient, points=points)
+        failures = self._write_elsewhere(wanted, self._not_ours, deadline, patient=patient, points=points)
         failures |= unstored
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
         return {**failures, **self._write_nodes(also, deadline, points)}
@@ -344,6 +353,11 @@ class MemberStore:
         self._closing.set()
         if self._elsewhere is not None:
             self._elsewhere.close()
+
+    def _not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        refused = self._coordinator.not_ours(partitions, deadline)
+        also = {} if self._brokers_side is None else self._brokers_side.not_ours(partitions, deadline)
+        return {**also, **refused}
 
     def _write_elsewhere(
         self,

@@ -6,7 +6,7 @@ beside the group thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Thread
@@ -15,8 +15,8 @@ from typing import Any
 from zkconsumer.assignors.assignor import known_assignors
 from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.generation_fence import GenerationEpochs
 from zkconsumer.core.registration import Registration
-from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.brokers.generation import Generation
 from zkconsumer.member.brokers.heartbeats import HeartbeatFailed
@@ -26,11 +26,10 @@ from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import CoordinationHealth, GroupThread, Inbox, PartitionGroupThread
 from zkconsumer.member.migration_bridge import Bridge, BrokersWish, Lookout, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
-from zkconsumer.model import PLACEMENTS, TopicPartition
+from zkconsumer.model import PLACEMENTS
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.kafka_store import MemberOffsets
+from zkconsumer.offsets.kafka_store import BridgeOffsets
 from zkconsumer.offsets.member_store import MemberStore
-from zkconsumer.offsets.store import NO_NOTES, Notes
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.brokers_member import BrokerGroup, coordinator_search, member_settings
@@ -166,37 +165,22 @@ class BridgeCoordination(ZooKeeperCoordination):
                 self._kafka_events.put(HeartbeatFailed(who, error))
 
         nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
+        brokers_side = BridgeOffsets(
+            coordinator_search(parts, parts.consumer),
+            _Identity(self._broker_group.generation),
+            refused,
+            parts.meter("KafkaCommitsPerSec").mark,
+        )
         return MemberStore(
             nodes,
             nodes,
-            _BridgeOffsets(
-                coordinator_search(parts, parts.consumer),
-                _Identity(self._broker_group.generation),
-                refused,
-                parts.meter("KafkaCommitsPerSec").mark,
-            ),
+            brokers_side,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,
             zookeeper_first=True,
+            brokers_side=brokers_side,
         )
-
-
-class _BridgeOffsets(MemberOffsets):
-    """The brokers' side of the offsets.
-
-    While bridges join or leave one after the other, the coordinator refuses those outside because of those inside. That
-    passes, so the commit is tried again. It must not be left out: the next owner may know this side alone.
-    """
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES
-    ) -> Mapping[TopicPartition, Exception]:
-        """Write offsets as :meth:`MemberOffsets.commit`. Raises BrokerError."""
-        try:
-            return super().commit(offsets, timeout, notes)
-        except UnknownMemberIdError as e:
-            raise BrokerError(f"{e}: the brokers' group has members, and we are not in it") from e
 
 
 class _Identity:
@@ -217,9 +201,9 @@ class _Identity:
         return self._generation.settled
 
     @property
-    def held(self) -> None:
-        """None, because ZooKeeper decides the owned partitions, even if the brokers' group has dropped this member."""
-        return
+    def held(self) -> GenerationEpochs:
+        """The partitions that the brokers gave us. ZooKeeper decides which of them we own."""
+        return self._generation.held
 
 
 def zookeepers_strategy(config: ConsumerConfig) -> str:

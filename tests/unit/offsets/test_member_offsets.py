@@ -11,13 +11,19 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer.core.generation_fence import GenerationEpochs
-from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    IllegalGenerationError,
+    OffsetCommitError,
+    RebalanceInProgressError,
+)
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.offsets.kafka_store import MemberOffsets
-from zkconsumer.offsets.member_store import MemberStore
+from zkconsumer.offsets.kafka_store import BridgeOffsets, MemberOffsets
+from zkconsumer.offsets.member_store import MemberStore, may_pass
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.ownership_transactions import ABSENT
@@ -175,3 +181,52 @@ def test_a_late_refusal_between_generations_is_tried_again() -> None:
         patched.setattr("zkconsumer.offsets.member_store.ONE_TRY", 0.1)
         assert not owned(identity, coordinator).commit({KEPT: 43}, {}, Deadline(scaled(10)), patient=True)
     assert [who.generation for who in coordinator.commits] == [5, 6]
+
+
+# ---- a bridge, whose partitions ZooKeeper decides
+
+
+NOBODY, AGAIN = Membership("g"), Membership("g", 6, "again")
+
+
+def bridge(identity: Identity, coordinator: Coordinator, tp: TopicPartition = TP) -> BridgeOffsets:
+    store = BridgeOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
+    store.tracked[tp] = PartitionPosition(tp, ThreadId("g_c-0")).stored
+    store.claimed(tp)
+    return store
+
+
+@pytest.mark.parametrize("name", ["taken", "given again", "given by ZooKeeper", "outside the group"])
+def test_a_bridge_commits_nothing_that_a_generation_took(name: str) -> None:
+    """A member that the coordinator removed joins again at once, while its readers still finish their messages."""
+    identity, coordinator = Identity(), Coordinator(lambda: None)
+    if name == "given by ZooKeeper":
+        identity.held = GenerationEpochs(5, True, {KEPT: 1})  # the brokers did not give TP then
+    store = bridge(identity, coordinator)
+    identity.held = GenerationEpochs(6, True, {TP: 2} if name == "given again" else {})
+    identity.who = NOBODY if name == "outside the group" else AGAIN
+    refused = store.not_ours([TP], Deadline(1.0))
+    assert store.commit({TP: 63}, 5.0).keys() == refused.keys() == ({TP} if name == "taken" else set())
+    assert coordinator.commits == ([identity.who] if name != "taken" else [])
+
+
+def test_a_bridge_waits_for_a_generation_to_decide_about_its_partitions() -> None:
+    identity, coordinator = Identity(), Coordinator(lambda: None)
+    store = bridge(identity, coordinator)
+    identity.held, identity.who, identity.settled = GenerationEpochs(6, False), AGAIN, False
+    assert not store.not_ours([TP], Deadline(1.0))
+    assert isinstance(store.commit({TP: 63}, 0.0)[TP], RebalanceInProgressError)  # the caller tries again
+    assert coordinator.commits == []
+    identity.held = GenerationEpochs(6, True)
+    assert isinstance(store.commit({TP: 63}, 5.0)[TP], OffsetCommitError)
+    assert coordinator.commits == []
+
+
+def test_a_bridge_outside_a_group_with_members_tries_again() -> None:
+    def refuse() -> None:
+        raise error_codes.error(error_codes.UNKNOWN_MEMBER_ID, "a commit")
+
+    identity = Identity(who=NOBODY)
+    with pytest.raises(BrokerError, match="we are not in it") as raised:
+        bridge(identity, Coordinator(refuse)).commit({TP: 63}, 5.0)
+    assert may_pass(raised.value)
