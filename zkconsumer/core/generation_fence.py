@@ -13,7 +13,7 @@ Differs from the Java consumer on purpose: there a commit that the next generati
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zkconsumer.model import TopicPartition
 
@@ -22,12 +22,14 @@ from zkconsumer.model import TopicPartition
 class GenerationEpochs:
     """Epochs of the partitions that no other member owns in this generation.
 
-    ``decided`` is true once the generation's leader has sent this member's assignment.
+    ``decided`` is true once the generation's leader has sent this member's assignment. ``past`` has the last ended
+    epoch of each partition, as far as known, since the member joined by its own will.
     """
 
     generation: int = -1
     decided: bool = True
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    past: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def ended(self, partition: TopicPartition, epoch: int | None) -> bool:
         """Return whether this epoch has ended. One that the leader may still give back has not."""
@@ -44,12 +46,14 @@ class OwnershipEpochs:
     def __init__(self) -> None:
         self.current = GenerationEpochs()
         self._decided = self.current
+        self._past: dict[TopicPartition, int] = {}
         self._last = 0
 
     def begin_generation(self, generation: int, kept: Collection[TopicPartition]) -> None:
         """Begin the next generation. Partitions ``kept`` while joining stay ours until the member gives them up."""
         before = self._decided.epochs
-        self.current = GenerationEpochs(generation, False, {tp: before[tp] for tp in kept if tp in before})
+        epochs = {tp: before[tp] for tp in kept if tp in before}
+        self.current = GenerationEpochs(generation, False, epochs, self._past | _ended(before, epochs))
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Take in the leader's assignment."""
@@ -57,8 +61,21 @@ class OwnershipEpochs:
         given_back = before.epochs if current.generation - before.generation in (0, 1) else {}
         self._last += 1
         epochs = {**{tp: given_back.get(tp, self._last) for tp in partitions}, **current.epochs}
-        self.current = self._decided = GenerationEpochs(current.generation, True, epochs)
+        self._decide(GenerationEpochs(current.generation, True, epochs))
 
     def lost(self) -> None:
         """End all epochs."""
+        self._decide(GenerationEpochs(self.current.generation))
+
+    def left(self) -> None:
+        """End all epochs, because the member leaves by its own will. Nothing is past then."""
+        self._past = {}
         self.current = self._decided = GenerationEpochs(self.current.generation)
+
+    def _decide(self, decided: GenerationEpochs) -> None:
+        self._past = self._past | _ended(self._decided.epochs, decided.epochs)
+        self.current = self._decided = replace(decided, past=self._past)
+
+
+def _ended(before: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {tp: epoch for tp, epoch in before.items() if now.get(tp) != epoch}

@@ -198,6 +198,8 @@ class BrokersWish:
         self._streams: Streams | None = None
         self._number = 0
         self._done = 0
+        self._taken: dict[TopicPartition, int] = {}
+        """By partition that was taken back: the number of the wish without it. Wished again, it is released first."""
         self._member = self._closed = False
 
     # ---- the group thread
@@ -206,6 +208,7 @@ class BrokersWish:
         """Begin without a wish, because we join the brokers' group, or leave it (not ``member``)."""
         with self._lock:
             self._member, self._streams = member, None
+            self._taken.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -215,15 +218,26 @@ class BrokersWish:
             self._changed.notify_all()
 
     def present(self) -> tuple[int, Streams | None]:
-        """Return the number of the wish, and the wish; None before the coordinator gave us anything."""
+        """Return the number of the wish, and the wish; None before the coordinator gave us anything.
+
+        Where another member may have owned a partition meanwhile, going on with it would repeat that member's messages.
+        """
         with self._lock:
-            return self._number, self._streams
+            streams = self._streams
+            if streams is not None and not self._taken.keys().isdisjoint(streams):
+                streams = {tp: number for tp, number in streams.items() if tp not in self._taken}
+            return self._number, streams
 
     def carried_out(self, number: int) -> None:
         """Note that a round has carried out the wish of this number."""
         with self._lock:
             self._done = number
+            released = {tp for tp, without in self._taken.items() if without <= number}
+            self._taken = {tp: without for tp, without in self._taken.items() if tp not in released}
+            again = self._streams is not None and not released.isdisjoint(self._streams)
             self._changed.notify_all()
+        if again:
+            self._tell(LookAgain("the coordinator gave a partition again"))
 
     # ---- the brokers' side, on its thread
 
@@ -234,16 +248,19 @@ class BrokersWish:
     def taken(self, partitions: Collection[TopicPartition]) -> None:
         """Remove these from the wanted partitions. :meth:`released` waits until they are released."""
         gone = frozenset(partitions)
-        _, before = self.present()
+        with self._lock:
+            before = self._streams
         if before is not None:
-            self._set({tp: number for tp, number in before.items() if tp not in gone}, "the coordinator takes back")
+            left = {tp: number for tp, number in before.items() if tp not in gone}
+            self._set(left, "the coordinator takes back", gone)
 
-    def _set(self, streams: Streams, why: str) -> None:
+    def _set(self, streams: Streams, why: str, gone: Collection[TopicPartition] = ()) -> None:
         with self._lock:
             if not self._member:
                 return  # we are leaving: ZooKeeper's strategy says what is ours
             self._streams = streams
             self._number += 1
+            self._taken.update(dict.fromkeys(gone, self._number))
         self._tell(LookAgain(why))
 
     def released(self) -> None:

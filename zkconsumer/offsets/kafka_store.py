@@ -119,7 +119,8 @@ Offsets = Mapping[TopicPartition, int]
 
 ASKED = "an offset commit"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
-"""The reason of a commit that is not sent."""
+TAKEN_BACK = "in ZooKeeper only, because the brokers took the partition back: another member may have begun there"
+"""The reasons of a commit that is not sent."""
 
 _LOST = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN_AS_NEW_MEMBER)
 _BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
@@ -173,11 +174,8 @@ class Identity(Protocol):
         """Whether no next generation is under way, of which we may be a member already without knowing it."""
 
     @property
-    def held(self) -> GenerationEpochs | None:
-        """The partitions that no other member can own in that generation, or in a later one. Read it after ``who``.
-
-        None if this group does not decide which partitions are ours.
-        """
+    def held(self) -> GenerationEpochs:
+        """The partitions that no other member can own in that generation, or in a later one. Read it after ``who``."""
 
 
 class MemberOffsets(KafkaOffsets):
@@ -210,15 +208,15 @@ class MemberOffsets(KafkaOffsets):
 
     def claimed(self, partition: TopicPartition) -> None:
         """Note a tracked partition with its present epoch, or with none if a newer generation has begun."""
-        stored, held = self.tracked[partition], self._identity.held
-        stored.elsewhere.epoch = None if held is None else held.epochs.get(partition)
+        stored = self.tracked[partition]
+        stored.elsewhere.epoch = self._identity.held.epochs.get(partition)
         stored.notes = StoredNotes(trouble=NO_POINTERS)
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
         held = self._identity.held
         ours = {tp: self.tracked[tp].elsewhere.epoch for tp in partitions if tp in self.tracked}
-        return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held and held.ended(tp, epoch)}
+        return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held.ended(tp, epoch)}
 
     def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return all partitions, because only the group's leader knows whether they have owners."""
@@ -256,8 +254,8 @@ class MemberOffsets(KafkaOffsets):
         deadline, started = Deadline(timeout), self._identity.held
         while True:
             who, held = self._identity.who, self._identity.held  # in this order: what we hold is never older
-            left, refused, unclear = self._sorted_out(offsets, started, who, held)
-            if unclear and held is not None and not held.decided and self._may_wait(deadline):
+            left, refused, unclear = self._sorted_out(offsets, started, held)
+            if unclear and not held.decided and self._may_wait(deadline):
                 continue
             try:
                 failures = self._send(who, left, notes, deadline)
@@ -276,13 +274,11 @@ class MemberOffsets(KafkaOffsets):
         return {**refused, **unclear, **failures}
 
     def _sorted_out(
-        self, offsets: Offsets, started: GenerationEpochs | None, who: Membership, held: GenerationEpochs | None
+        self, offsets: Offsets, started: GenerationEpochs, held: GenerationEpochs
     ) -> tuple[Offsets, Failures, Failures]:
-        """Return the offsets to send as ``who``, the failures of ownerships that ended since the commit ``started``,
-        and the failures to try again: their generation has not decided whose they are, then or now.
+        """Return the offsets to send, the failures of ownerships that ended since the commit ``started``, and the
+        failures to try again: their generation has not decided whose they are, then or now.
         """
-        if started is None or held is None:
-            return offsets, {}, {}
         left: dict[TopicPartition, int] = {}
         refused: dict[TopicPartition, Exception] = {}
         unclear: dict[TopicPartition, Exception] = {}
@@ -317,33 +313,38 @@ class BridgeOffsets(MemberOffsets):
     after the other, the coordinator refuses those outside because of those inside. That passes, so the commit is tried
     again. It must not be left out: the next owner may know this side alone.
 
-    A partition that the brokers gave us may be another member's after a generation that gives us no such partition.
-    Then nothing is written here: the new owner has read its start, which a late commit would not change. ZooKeeper has
-    the offset, for the next bridge that owns the partition.
+    The brokers may take a partition back before ZooKeeper's side has released the partition, and give it to a member
+    that reads its start here. Then no offset is written here any more until we claim the partition anew: a commit that
+    lands after the other member's would set its offset back. ZooKeeper has the offset, for the next bridge.
     """
 
     def claimed(self, partition: TopicPartition) -> None:
-        """Note a tracked partition with the present epoch, or with none if only ZooKeeper gave it to us."""
+        """Note for a tracked partition which epoch had ended before the brokers gave us the partition."""
         held = self._identity.held
-        self.tracked[partition].elsewhere.epoch = None if held is None else held.epochs.get(partition)
+        given = partition in held.epochs
+        self.tracked[partition].elsewhere.epoch = held.past.get(partition) if given else None
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return those that a decided generation took from us."""
-        who, held = self._identity.who, self._identity.held
-        return self._sorted_out(dict.fromkeys(partitions, 0), None, who, held)[1]
+        """Return those that the brokers took back since the claim, also if they gave them again."""
+        return self._taken_back(partitions, self._identity.held)
+
+    def _taken_back(self, partitions: Collection[TopicPartition], held: GenerationEpochs) -> Failures:
+        past = {tp: held.past.get(tp) for tp in partitions if tp in self.tracked}
+        return {
+            tp: OffsetCommitError(TAKEN_BACK)
+            for tp, epoch in past.items()
+            if epoch is not None and epoch != self.tracked[tp].elsewhere.epoch
+        }
 
     def _sorted_out(
-        self, offsets: Offsets, started: GenerationEpochs | None, who: Membership, held: GenerationEpochs | None
+        self, offsets: Offsets, started: GenerationEpochs, held: GenerationEpochs
     ) -> tuple[Offsets, Failures, Failures]:
-        del started  # the claim says more: this call may be another try of a commit that began before a loss
-        if held is None or who.generation < 0:
-            return offsets, {}, {}
-        given = {tp for tp in offsets if tp in self.tracked and self.tracked[tp].elsewhere.epoch is not None}
-        gone = given - held.epochs.keys()
-        left = {tp: offset for tp, offset in offsets.items() if tp not in gone}
-        if held.decided:
-            return left, {tp: OffsetCommitError(NOT_OURS) for tp in gone}, {}
-        return left, {}, {tp: error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED) for tp in gone}
+        """Return the offsets to send and the failures of partitions that were taken back.
+
+        A bridge waits for no generation to decide: ZooKeeper has the offset, and the next commit writes it here.
+        """
+        refused = self._taken_back(offsets, held)
+        return {tp: offset for tp, offset in offsets.items() if tp not in refused}, refused, {}
 
     def commit(self, offsets: Offsets, timeout: float, notes: Notes = NO_NOTES) -> Failures:
         """Write offsets as :meth:`MemberOffsets.commit`. Raises BrokerError."""

@@ -83,7 +83,7 @@ class MemberStore:
     used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets them
     (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
     ``zookeeper_first`` writes to ZooKeeper first, also if the other store cannot be written, and writes elsewhere only
-    offsets that ZooKeeper took. ``brokers_side`` is a store elsewhere that knows, too, which partitions are ours.
+    offsets that ZooKeeper took. ``brokers_side`` is the store elsewhere, if it must hear of claims.
     """
 
     def __init__(

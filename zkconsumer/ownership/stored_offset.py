@@ -68,8 +68,8 @@ class OffsetElsewhere:
     """The offset in a store outside ZooKeeper as last read or written, None if unknown, and the note read with it.
 
     ``doubtful`` are the lowest and highest offset of tries whose outcome is unknown. ``epoch`` is the ownership epoch
-    of the claim in a group that the brokers coordinate; None: a newer generation had begun, or, for a bridge, only
-    ZooKeeper gave the partition.
+    of the claim in a group that the brokers coordinate; None: a newer generation had begun. A bridge keeps the last
+    epoch that had ended before its claim.
     """
 
     offset: int | None = None

@@ -202,7 +202,7 @@ class _Identity:
 
     @property
     def held(self) -> GenerationEpochs:
-        """The partitions that the brokers gave us. ZooKeeper decides which of them we own."""
+        """The partitions that the brokers give us, and took back. ZooKeeper decides which we own."""
         return self._generation.held
 
 

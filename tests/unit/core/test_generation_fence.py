@@ -73,3 +73,23 @@ def test_a_group_that_counts_from_one_again_gives_nothing_back() -> None:
     epochs.begin_generation(1, ())
     epochs.assigned([A])
     assert epochs.current.ended(A, before)
+
+
+def test_the_last_ended_epochs_are_known_until_the_member_leaves() -> None:
+    epochs = in_generation(5, A, B)
+    first = epochs.current.epochs[A]
+    assert epochs.current.past == {}
+    epochs.begin_generation(6, [A])
+    assert epochs.current.past == {B: first}, "until the leader gives it back"
+    epochs.assigned([A, B])
+    assert epochs.current.past == {}
+    epochs.lost()
+    epochs.begin_generation(8, ())
+    epochs.assigned([A])
+    assert epochs.current.past == {A: first, B: first}
+    second = epochs.current.epochs[A]
+    epochs.lost()
+    assert epochs.current.past == {A: second, B: first}
+    epochs.left()
+    epochs.lost()
+    assert epochs.current.past == {}

@@ -108,6 +108,26 @@ def test_a_new_bridge_claims_nothing_before_the_brokers_say_so(world: World) -> 
     assert world.plan() == {}
 
 
+def test_what_the_brokers_took_is_released_before_it_is_claimed_again(world: World) -> None:
+    """Another member may have owned the partition meanwhile. Going on with it would repeat that member's messages."""
+    world.plan(BRIDGE)
+    world.wish.given({T0: 0, T1: 0})
+    world.plan(BRIDGE)
+    world.bridge.concluded()
+    world.wished.partitions = {T0: 0, T1: 0}
+    world.plan(BRIDGE)  # a round that begins before the loss and ends after it
+    world.wished.lose("removed")
+    world.wish.given({T0: 0})
+    world.bridge.concluded()
+    assert world.plan(BRIDGE) == {}
+    world.looks()
+    world.bridge.concluded()
+    assert world.looks() == 1
+    assert world.plan(BRIDGE) == {T0: MINE}
+    world.bridge.concluded()
+    assert world.looks() == 0
+
+
 def test_an_empty_brokers_group_is_left_for_a_foreign_member(world: World) -> None:
     world.clients = [ME, "g_0"]
     world.plan(BRIDGE)

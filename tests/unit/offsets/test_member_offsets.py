@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from threading import Timer
 from typing import cast
@@ -10,22 +10,23 @@ from typing import cast
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.core.generation_fence import GenerationEpochs
+from tests.unit.offsets.group_in_zookeeper import Group
+from zkconsumer.core.generation_fence import GenerationEpochs, OwnershipEpochs
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
     IllegalGenerationError,
     OffsetCommitError,
-    RebalanceInProgressError,
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_client import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.offsets.kafka_store import BridgeOffsets, MemberOffsets
+from zkconsumer.offsets.kafka_store import TAKEN_BACK, BridgeOffsets, MemberOffsets
 from zkconsumer.offsets.member_store import MemberStore, may_pass
 from zkconsumer.ownership.partition_position import PartitionPosition
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.ownership_transactions import ABSENT
 
 TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -186,47 +187,123 @@ def test_a_late_refusal_between_generations_is_tried_again() -> None:
 # ---- a bridge, whose partitions ZooKeeper decides
 
 
-NOBODY, AGAIN = Membership("g"), Membership("g", 6, "again")
+NOBODY = Membership("g")
 
 
-def bridge(identity: Identity, coordinator: Coordinator, tp: TopicPartition = TP) -> BridgeOffsets:
-    store = BridgeOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    store.tracked[tp] = PartitionPosition(tp, ThreadId("g_c-0")).stored
-    store.claimed(tp)
-    return store
+class Bridge:
+    """The offsets of a bridge, of a partition that ZooKeeper gives to it."""
+
+    def __init__(self) -> None:
+        self.epochs, self.identity = OwnershipEpochs(), Identity(who=NOBODY, held=GenerationEpochs())
+        self.coordinator, self.group = Coordinator(lambda: None), Group()
+        self.brokers_side = BridgeOffsets(cast(CoordinatorSearch, self.coordinator), self.identity, lambda *_: None)
+        nodes = self.group.zookeeper
+        self.store = MemberStore(
+            nodes, nodes, self.brokers_side, backoff=0.001, zookeeper_first=True, brokers_side=self.brokers_side
+        )
+        self.offset = 34
+
+    def generation(self, number: int, *given: TopicPartition, kept: Collection[TopicPartition] = ()) -> None:
+        self.epochs.begin_generation(number, kept)
+        self.epochs.assigned(given)
+        self.identity.held, self.identity.who = self.epochs.current, Membership("g", number, "me")
+
+    def lost(self) -> None:
+        self.epochs.lost()
+        self.identity.held, self.identity.who = self.epochs.current, NOBODY
+
+    def left(self) -> None:
+        self.epochs.left()
+        self.lost()
+
+    def claim(self) -> None:
+        if TP in self.store.tracked:
+            self.store.untrack(TP)
+            self.group.server.remove(paths.owner("g", TP))
+        known = self.group.claim(TP, self.offset)
+        self.store.track(TP, PartitionPosition(TP, ThreadId("g_me-0")).stored, known)
+
+    def commits(self) -> bool:
+        """Commit the next offset. Return whether Kafka has it; ZooKeeper has it in any case."""
+        self.offset += 1
+        sent = len(self.coordinator.commits)
+        failures = self.store.commit({TP: self.offset}, {}, Deadline(scaled(5)), patient=True)
+        assert self.group.nodes == {0: self.offset}
+        assert len(self.coordinator.commits) - sent == (0 if failures else 1), "no try, or one"
+        if failures:
+            assert str(failures[TP]) == TAKEN_BACK
+            assert self.store.only_in_zookeeper(TP, self.offset, failures[TP])
+        return not failures
 
 
-@pytest.mark.parametrize("name", ["taken", "given again", "given by ZooKeeper", "outside the group"])
-def test_a_bridge_commits_nothing_that_a_generation_took(name: str) -> None:
-    """A member that the coordinator removed joins again at once, while its readers still finish their messages."""
-    identity, coordinator = Identity(), Coordinator(lambda: None)
-    if name == "given by ZooKeeper":
-        identity.held = GenerationEpochs(5, True, {KEPT: 1})  # the brokers did not give TP then
-    store = bridge(identity, coordinator)
-    identity.held = GenerationEpochs(6, True, {TP: 2} if name == "given again" else {})
-    identity.who = NOBODY if name == "outside the group" else AGAIN
-    refused = store.not_ours([TP], Deadline(1.0))
-    assert store.commit({TP: 63}, 5.0).keys() == refused.keys() == ({TP} if name == "taken" else set())
-    assert coordinator.commits == ([identity.who] if name != "taken" else [])
+@pytest.mark.parametrize("claimed", ["of old", "by the generation"])
+def test_a_bridge_that_was_removed_commits_in_zookeeper_alone(claimed: str) -> None:
+    """The bridge joins again at once, while its readers finish their messages. The generation is another member's."""
+    bridge = Bridge()
+    if claimed == "of old":
+        bridge.claim()
+        assert bridge.commits(), "as nobody, in an empty group"
+    bridge.generation(5, TP)
+    if claimed != "of old":
+        bridge.claim()
+    assert bridge.commits()
+    bridge.lost()
+    assert not bridge.commits(), "as nobody, where the group may be empty again"
+    bridge.generation(7)
+    assert not bridge.commits()
+    bridge.generation(8, TP)
+    assert not bridge.commits(), "another member may have owned it before generation 8"
+    bridge.claim()
+    assert bridge.commits()
 
 
-def test_a_bridge_waits_for_a_generation_to_decide_about_its_partitions() -> None:
-    identity, coordinator = Identity(), Coordinator(lambda: None)
-    store = bridge(identity, coordinator)
-    identity.held, identity.who, identity.settled = GenerationEpochs(6, False), AGAIN, False
-    assert not store.not_ours([TP], Deadline(1.0))
-    assert isinstance(store.commit({TP: 63}, 0.0)[TP], RebalanceInProgressError)  # the caller tries again
-    assert coordinator.commits == []
-    identity.held = GenerationEpochs(6, True)
-    assert isinstance(store.commit({TP: 63}, 5.0)[TP], OffsetCommitError)
-    assert coordinator.commits == []
+def test_a_bridge_that_missed_a_generation_commits_in_zookeeper_alone() -> None:
+    bridge = Bridge()
+    bridge.generation(5, TP)
+    bridge.claim()
+    bridge.epochs.begin_generation(6, ())
+    bridge.identity.held, bridge.identity.who = bridge.epochs.current, Membership("g", 6, "me")
+    assert not bridge.commits(), "the leader has not decided"
+    bridge.epochs.assigned([TP])
+    bridge.identity.held = bridge.epochs.current
+    assert bridge.commits(), "nobody else owned it"
+    bridge.generation(8, TP)
+    assert not bridge.commits()
+
+
+def test_what_zookeeper_alone_gave_is_committed_on_both_sides() -> None:
+    """Bridges that join own what the first generation gives to others, and these may know the brokers' side alone."""
+    bridge = Bridge()
+    bridge.claim()
+    bridge.generation(1)
+    assert bridge.commits()
+    bridge.generation(2, TP)
+    bridge.claim()
+    bridge.left()
+    assert bridge.commits(), "left by its own will, for a member that knows ZooKeeper alone"
+    bridge.generation(4, KEPT)
+    assert bridge.commits()
+
+
+def test_a_kept_partition_of_a_bridge_is_committed_until_given_up() -> None:
+    bridge = Bridge()
+    bridge.generation(5, TP)
+    bridge.claim()
+    bridge.generation(6, TP, kept=[TP])
+    assert bridge.commits()
+    bridge.generation(7, kept=[TP])
+    assert bridge.commits(), "revoked: its last commit comes before the next join"
+    bridge.generation(8)
+    assert not bridge.commits()
 
 
 def test_a_bridge_outside_a_group_with_members_tries_again() -> None:
     def refuse() -> None:
         raise error_codes.error(error_codes.UNKNOWN_MEMBER_ID, "a commit")
 
-    identity = Identity(who=NOBODY)
+    bridge = Bridge()
+    bridge.claim()
+    bridge.coordinator.first = refuse
     with pytest.raises(BrokerError, match="we are not in it") as raised:
-        bridge(identity, Coordinator(refuse)).commit({TP: 63}, 5.0)
+        bridge.brokers_side.commit({TP: 63}, 5.0)
     assert may_pass(raised.value)

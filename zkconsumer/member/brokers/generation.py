@@ -139,6 +139,10 @@ class Generation:
         """Lose all partitions; no commit of them is sent any more."""
         self._epochs.lost()
 
+    def leave(self) -> None:
+        """Leave the group by our own will. What we keep in ZooKeeper is no loss of what the brokers gave."""
+        self._epochs.left()
+
     def forget(self) -> None:
         """Leave the generation; the member id stays ours."""
         self.lose()

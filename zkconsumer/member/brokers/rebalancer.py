@@ -456,7 +456,10 @@ class BrokersRebalancer:
         self._assignment.abandon()
 
     def _leave(self) -> None:
-        unwanted = self._settings.static_leaves and self._machine.cause is Trigger.UNSUBSCRIBED
+        unsubscribed = self._machine.cause is Trigger.UNSUBSCRIBED
+        unwanted = self._settings.static_leaves and unsubscribed
+        if unsubscribed:
+            self._join.generation.leave()
         self._hear(self._join.leave(static=unwanted))
         if self._machine.state is State.LEAVING:
             self._machine.leave_by = monotonic() + 2 * LEAVE_WITHIN
