@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from zkconsumer.cli.source_arguments import add_source_arguments, earlier_snapshots, open_source, read_groups
@@ -28,7 +28,7 @@ from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
-from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, with_rights
+from zkconsumer.operations.doctor.cluster import BATCH, chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.doctor.findings import counted, listed
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
@@ -98,24 +98,21 @@ def _examine(
         if live is None and (arguments.write_probe or arguments.twice):
             raise ConfigException("--from", "goes without --write-probe and --twice: it reads no cluster")
         groups = tuple(dict.fromkeys(arguments.groups)) or source.groups()
-        looks = {group: [*earlier_snapshots(source, group)] for group in groups}
-        _look(source, looks, named=bool(arguments.groups))
+        earlier = {group: [*earlier_snapshots(source, group)] for group in groups}
+        named = bool(arguments.groups)
         if arguments.twice is not None:
+            for one in _look(source, groups, named=named):
+                earlier[one.group].append(one)
             time.sleep(arguments.twice)
-            _look(source, looks)
-        if live is not None:
-            latest = with_rights(live.client, [snapshots[-1] for snapshots in looks.values()])
-            for snapshots, found_last in zip(looks.values(), latest, strict=True):
-                snapshots[-1] = found_last
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
-    found = {}
-    for group, snapshots in looks.items():
-        progress = None
-        if before is not None:
-            seen = before[group] = observed(before.get(group), snapshots[-1], points=1)
-            snapshots, progress = [*seen.changes, snapshots[-1]], seen.progress
-        beside = None if chroots is None else chroots.get(group)
-        found[group] = examine(snapshots, config, probe=probe, chroots=beside, progress=progress)
+        found = {}
+        for one in _look(source, groups, named=named and arguments.twice is None, live=live):
+            snapshots, progress = [*earlier.pop(one.group), one], None
+            if before is not None:
+                seen = before[one.group] = observed(before.get(one.group), one, points=1)
+                snapshots, progress = [*seen.changes, one], seen.progress
+            beside = None if chroots is None else chroots.get(one.group)
+            found[one.group] = examine(snapshots, config, probe=probe, chroots=beside, progress=progress)
     if before is not None:
         for gone in before.keys() - found:
             del before[gone]
@@ -123,15 +120,21 @@ def _examine(
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 
 
-def _look(source: SnapshotSource, looks: Mapping[str, list[GroupSnapshot]], *, named: bool = False) -> None:
-    """Append the snapshot of each group now, with the times of the next messages.
+def _look(
+    source: SnapshotSource, groups: Sequence[str], *, named: bool, live: LiveSource | None = None
+) -> Iterator[GroupSnapshot]:
+    """Yield the snapshot of each group now, with the times of the next messages, and the rights that ``live`` tells.
 
-    These times tell whether an owner stands still. Of all groups, one may vanish before it is read. Raises
+    The times tell whether an owner stands still. Of all groups, one may vanish before it is read. Raises
     UnknownGroupError for ``named`` groups.
     """
-    for group, found in list(read_groups(source, list(looks), message_times=True)):
+    batch: list[GroupSnapshot] = []
+    for number, (group, found) in enumerate(read_groups(source, groups, message_times=True), 1):
         known = found.in_zookeeper or found.in_kafka or not named
-        looks[group].append(found if known else require_group(source, group, message_times=True))
+        batch.append(found if known else require_group(source, group, message_times=True))
+        if len(batch) == BATCH or number == len(groups):
+            yield from batch if live is None else with_rights(live.client, batch)
+            batch.clear()
 
 
 def _probed(

@@ -30,7 +30,14 @@ from zkconsumer.operations.group_state import (
     unsettled,
     without_members,
 )
-from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assignment_by, infer_strategy
+from zkconsumer.operations.strategy_inference import (
+    CANDIDATES,
+    NEW_ORDER,
+    ROUNDROBIN,
+    Strategy,
+    assignment_by,
+    infer_strategy,
+)
 from zkconsumer.operations.strategy_reasons import StrategyWords
 from zkconsumer.zookeeper import paths
 
@@ -206,7 +213,7 @@ class GroupAnalysis:
             return Strategy("" if known is None else known.strategy, sure=known is not None, why=why)
         if not self.snapshot.members and is_unread(self.snapshot, "ids"):
             return Strategy("", sure=False, why="the members cannot be read, so nothing tells their strategy")
-        return infer_strategy(self.view, self.threads, self.owners)
+        return infer_strategy(self.view, self.threads, self.owners, self._assigned)
 
     @cached_property
     def _outcome(self) -> tuple[Assignment, str]:
@@ -223,9 +230,20 @@ class GroupAnalysis:
 
     def _by(self, strategy: Strategy) -> tuple[Assignment, str]:
         try:
-            return assignment_by(strategy, self.view, self.threads), ""
+            return self._assigned(strategy), ""
         except AssignmentError as error:
             return {}, str(error)
+
+    def _assigned(self, strategy: Strategy) -> Assignment:
+        """Return the assignment by a strategy, computed once. Raises AssignmentError."""
+        key = strategy.name, strategy.scala_release or (NEW_ORDER if strategy.name == ROUNDROBIN.name else "")
+        if key not in self._made:
+            self._made[key] = assignment_by(strategy, self.view, self.threads)
+        return self._made[key]
+
+    @cached_property
+    def _made(self) -> dict[tuple[str, str], Assignment]:
+        return {}
 
     @cached_property
     def candidates(self) -> Mapping[str, Assignment]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TypeAlias
@@ -148,16 +148,35 @@ class LiveSource:
         self._times.sweep()
 
     def snapshots_once(self, groups: Sequence[str], *, message_times: bool = False) -> Iterator[SnapshotOf]:
-        """Yield each snapshot of :meth:`snapshots`, for a caller that looks once: no watch is set, nothing is kept."""
+        """Yield each snapshot of :meth:`snapshots`, for a caller that looks once: no watch is set, nothing is kept.
+
+        While one batch gets the brokers' part and the caller looks at it, a thread reads the nodes of the next one.
+        """
+        batches = list(_batches(groups))
+        with suppress(RegistryError):  # each group's reading tells
+            if self.client.zookeeper:
+                self._session("", Deadline(self.client.timeout))  # no two threads may open one
+        ahead = ThreadPoolExecutor(2, "zkconsumer-ahead")
+        try:
+            coming = [ahead.submit(self._nodes_ahead, batch) for batch in batches[:1]]
+            for number, batch in enumerate(batches, 1):
+                parts, failed = coming.pop().result()
+                coming += [ahead.submit(self._nodes_ahead, following) for following in batches[number : number + 1]]
+                deadline = Deadline(self.client.timeout)
+                servers = ahead.submit(self._servers.read, deadline) if self.client.zookeeper else None
+                yield from self._completed(batch, parts, failed, servers, deadline, times=message_times)
+        finally:
+            ahead.shutdown(wait=False, cancel_futures=True)  # a read under way ends with the session, or its time
+        self._times.sweep()
+
+    def _nodes_ahead(self, groups: Sequence[str]) -> tuple[Sequence[_Part], dict[str, Exception]]:
         held = None
         if self.client.zookeeper:
-            with suppress(RegistryError):  # each group's reading tells
+            with suppress(RegistryError):
                 held = WatchedGroups(self._session("", Deadline(self.client.timeout)), watching=False)
-        for batch in _batches(groups):
-            yield from self._read_batch(batch, held, times=message_times)
-            if held is not None:
-                held.leave(())
-        self._times.sweep()
+                held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
+        failed: dict[str, Exception] = {}
+        return list(self._read_zookeeper(groups, held, Deadline(self.client.timeout), failed)), failed
 
     def _read_batch(self, groups: Sequence[str], held: WatchedGroups | None, *, times: bool) -> Sequence[SnapshotOf]:
         if held is not None:
@@ -186,12 +205,25 @@ class LiveSource:
             parts = list(self._read_zookeeper(groups, held, deadline, failed))
             if held is not None or len(groups) > 1:
                 deadline = Deadline(client.timeout)  # each group had its own
-            self._read_brokers(parts, deadline.earlier(LAST_SHARE * client.timeout), failed, times=times)
-            for draft, reader, _ in parts:
-                if reader is not None and draft.group not in failed:
-                    reader.complete_topics()
-                if servers is not None:
-                    draft.servers = servers.result()
+            yield from self._completed(groups, parts, failed, servers, deadline, times=times)
+
+    def _completed(
+        self,
+        groups: Sequence[str],
+        parts: Sequence[_Part],
+        failed: dict[str, Exception],
+        servers: Future[tuple[ZooKeeperServer, ...]] | None,
+        deadline: Deadline,
+        *,
+        times: bool,
+    ) -> Iterator[SnapshotOf]:
+        """Yield the snapshots with the brokers' part, or the errors in place of them."""
+        self._read_brokers(parts, deadline.earlier(LAST_SHARE * self.client.timeout), failed, times=times)
+        for draft, reader, _ in parts:
+            if reader is not None and draft.group not in failed:
+                reader.complete_topics()
+            if servers is not None:
+                draft.servers = servers.result()
         drafts = {draft.group: draft for draft, _, _ in parts}
         for group in groups:
             if group in failed:

@@ -7,7 +7,7 @@ and looks which assignment explains the partitions of each silent member. Pure; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Members, assignor, threads_by_topic
@@ -92,8 +92,13 @@ def _assignor(strategy: Strategy) -> Assignor:
     return assignor(strategy.name)
 
 
-def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Strategy:
-    """Return the strategy in effect. ``owners`` are the readable owner nodes."""
+def infer_strategy(
+    view: GroupView, threads: Threads, owners: Assignment, by: Callable[[Strategy], Assignment] | None = None
+) -> Strategy:
+    """Return the strategy in effect. ``owners`` are the readable owner nodes.
+
+    ``by`` is :func:`assignment_by` of this group, for a caller that keeps the assignments.
+    """
     if not view.members and view.unreadable:
         return Strategy("", sure=False, why="no registration can be read, so the strategy in effect is unknown")
     if not view.members:
@@ -107,7 +112,7 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
         count = len(plain)
         why = "its only member advertises it" if count == 1 else f"all {count} members advertise it"
         return _with_why(distinct[0], sure=True, why=why)
-    evidence = _Evidence(view, threads, owners)
+    evidence = _Evidence(threads, owners, by or (lambda strategy: assignment_by(strategy, view, threads)))
     if len(distinct) > 1:
         return evidence.contended(advertised)
     return evidence.judged(silent, distinct[0] if distinct else None, _said(view.members, plain))
@@ -150,14 +155,13 @@ def _advertised(members: Mapping[ConsumerId, Registration]) -> dict[ConsumerId, 
 class _Evidence:
     """The assignments by the strategies of Scala members, beside the partitions that registered threads own."""
 
-    def __init__(self, view: GroupView, threads: Threads, owners: Assignment) -> None:
+    def __init__(self, threads: Threads, owners: Assignment, by: Callable[[Strategy], Assignment]) -> None:
         registered = {thread: c for c, by_topic in threads.items() for ids in by_topic.values() for thread in ids}
-        self._view = view
         self._owned: dict[ConsumerId, dict[TopicPartition, ThreadId]] = {}
         for tp, thread in owners.items():
             if thread in registered:
                 self._owned.setdefault(registered[thread], {})[tp] = thread
-        self._made = {one: assignment_by(one, view, threads) for one in CANDIDATES}
+        self._made = {one: by(one) for one in CANDIDATES}
         self._by_member = {c: tuple(one.label for one in CANDIDATES if self._explains(one, c)) for c in self._owned}
 
     def _explains(self, strategy: Strategy, consumer: ConsumerId) -> bool:

@@ -137,7 +137,7 @@ def test_groups_of_a_cluster_read_together_are_as_each_alone(
 ) -> None:
     """Also what one look at ZooKeeper does not read: the rights on single nodes, and a second look."""
     for name in ("a", "b", "c"):
-        cluster.zookeeper.put(f"/consumers/{name}/ids/{name}_h-1", STATIC, ephemeral_owner=7)
+        cluster.zookeeper.put(f"/consumers/{name}/ids/{name}_h-1", STATIC, ephemeral_owner=700)  # no session of ours
         cluster.zookeeper.put(f"/consumers/{name}/owners/t/0", b"x-0" if name == "b" else f"{name}_h-1-0".encode())
         cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"1")
     where = ("--zookeeper", cluster.zookeeper_connect, "--format", "json")
@@ -200,4 +200,5 @@ def test_large_groups_have_the_same_time_together_as_alone(monkeypatch: pytest.M
     for one in groups:
         alone = with_rights(cast("ClusterClient", Slow()), [one])
         assert alone == [taken for taken in found if taken.group == one.group]
-        assert f"/consumers/{one.group}/owners/t/1" in alone[0].acls
+        owners = [f"/consumers/{one.group}/owners/t/{number}" for number in range(3)]
+        assert [path in alone[0].acls for path in owners] == [True, False, True], "one for each session"

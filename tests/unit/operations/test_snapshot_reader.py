@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from tests.values import present
 from zkconsumer.cluster.cluster_client import ClusterClient, command_config
@@ -463,6 +463,33 @@ def test_a_batch_has_what_came_before_it(
     assert [len(batch) for batch in found] == [1, *sizes]
     offsets = {name: cast("GroupSnapshot", one).committed(TopicPartition("t", 0)) for name, one in chain(*found)}
     assert list(offsets.items()) == [("new", None), ("g", 0), ("h", 1), ("i", 1)]
+
+
+def test_the_nodes_of_the_next_batch_are_read_meanwhile(
+    cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of no further one. A caller that goes leaves no thread behind once the source is closed."""
+    monkeypatch.setattr(snapshot_reader, "BATCH", 1)
+    source, names = source_of(sources, cluster.zookeeper_connect), ["g", "h", "i"]
+    for name in names:
+        cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"0")
+    read: list[str] = []
+    whole = LiveSource._read_zookeeper
+
+    def noted(self: LiveSource, groups: Sequence[str], *rest: Any) -> Iterator[Any]:
+        read.extend(groups)
+        return whole(self, groups, *rest)
+
+    monkeypatch.setattr(LiveSource, "_read_zookeeper", noted)
+    looked = source.snapshots_once(names)
+    assert next(looked)[0] == "g"
+    eventually(lambda: read == ["g", "h"], 10, "the next group's nodes")
+    assert [name for name, _ in looked] == ["h", "i"]
+    looked = source.snapshots_once(names)
+    next(looked)
+    cast("Generator[Any]", looked).close()
+    source.close()
+    eventually(lambda: not any("zkconsumer-ahead" in one.name for one in threading.enumerate()), 10, "the thread's end")
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\0\0\0\0\0\5"])

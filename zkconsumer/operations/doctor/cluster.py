@@ -305,8 +305,9 @@ def chroots_beside(client: ClusterClient, groups: Sequence[str]) -> Mapping[str,
 def with_rights(client: ClusterClient, snapshots: Sequence[GroupSnapshot]) -> list[GroupSnapshot]:
     """Return the snapshots with the rights on single owner and offset nodes as well.
 
-    Members with different logins make nodes of different rights in one parent. Of very many nodes only the first are
-    read. If ZooKeeper does not answer, a problem of the snapshot says so.
+    Members with different logins make nodes of different rights in one parent. The owner nodes of one session have one
+    maker, so one of these is read. Of very many nodes only the first are read. If ZooKeeper does not answer, a problem
+    of the snapshot says so.
     """
     failed: RegistryError | None = None
     done = list(snapshots)
@@ -334,7 +335,11 @@ def _read_rights(
     nodes: dict[str, str] = {}
     for one in snapshots:
         nodes |= {paths.offset(one.group, tp): one.group for tp in sorted(one.offsets)[:MOST_RIGHTS]}
-        nodes |= {paths.owner(one.group, tp): one.group for tp in sorted(one.owners)[:MOST_RIGHTS]}
+        owners = {
+            (node.stat.ephemeral_owner if node.stat else 0) or tp: tp
+            for tp, node in sorted(one.owners.items(), reverse=True)
+        }
+        nodes |= {paths.owner(one.group, tp): one.group for tp in sorted(owners.values())[:MOST_RIGHTS]}
     wanted = [Wanted(NodePart.RIGHTS, path) for path in nodes]
     for begin in range(0, len(wanted), 2 * MOST_RIGHTS):  # as much time for so many nodes as a large group alone has
         deadline = Deadline(client.timeout)

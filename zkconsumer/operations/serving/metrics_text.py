@@ -14,7 +14,7 @@ from itertools import groupby
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
-from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
+from zkconsumer.operations.judgement import FINE, STATUSES, Judgement, known_number
 from zkconsumer.operations.serving.burrow_rules import NO_COMMIT, BurrowStatus
 from zkconsumer.operations.serving.group_history import HistoryState
 from zkconsumer.operations.serving.group_trends import GroupTrend
@@ -48,21 +48,24 @@ class Family:
     def __init__(self, name: str, kind: str, text: str) -> None:
         self.name = name
         self._begin = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-        self._labels: list[str] = []
-        self._values: list[float] = []
+        self.labels: list[str] = []
+        """The labels of each sample, as :func:`labelled` writes them."""
+        self.values: list[float] = []
 
     def add(self, value: float | None, labels: str = "") -> None:
-        """Add a sample, unless the value is unknown. ``labels`` are as :func:`labelled` writes them."""
+        """Add a sample, unless the value is unknown."""
         if value is not None:
-            self._labels.append(labels)
-            self._values.append(value)
+            self.labels.append(labels)
+            self.values.append(value)
 
     def text(self) -> bytes:
         """Return the text of the metric, empty without samples."""
-        name, samples = self.name, zip(self._labels, self._values, strict=True)
+        name, named = self.name, self.name + "{"
         lines = [
-            f"{name}{{{labels}}} {_number(value)}\n" if labels else f"{name} {_number(value)}\n"
-            for labels, value in samples
+            f"{named}{labels}}} {value if type(value) is int else _number(value)}\n"
+            if labels
+            else f"{name} {_number(value)}\n"
+            for labels, value in zip(self.labels, self.values, strict=True)
         ]
         return "".join((self._begin, *lines)).encode("utf-8", "backslashreplace") if lines else b""
 
@@ -196,7 +199,10 @@ class _GroupFamilies:
         return list(self._families.values())
 
     def _add(self, name: str, value: float | None, labels: str) -> None:
-        self._families[name].add(value, labels)
+        if value is not None:  # for each of half a million samples, so without another call
+            family = self._families[name]
+            family.labels.append(labels)
+            family.values.append(value)
 
     def add(self, watched: ObservedGroup, judgement: Judgement, trend: GroupTrend) -> None:
         """Add the samples of one group."""
@@ -279,23 +285,26 @@ class _GroupFamilies:
         verdict = judgement.verdict(tp)
         self._add("zkconsumer_partition_severity", verdict.level, labels)
         self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
-        self._add("zkconsumer_partition_stands_still_seconds", _stands_still(watched, judgement, tp), labels)
+        if verdict is not FINE:
+            self._add("zkconsumer_partition_stands_still_seconds", _stands_still(watched, judgement, tp), labels)
         self._add_offsets(watched, tp, labels)
         self._add_ownership(watched, judgement, tp, labels)
-        self._add_balance(watched.snapshot, tp, labels)
+        snapshot = watched.snapshot
+        if snapshot.acks or snapshot.pointers or snapshot.loans or snapshot.kafka_offsets:
+            self._add_balance(snapshot, tp, labels)
 
     def _add_offsets(self, watched: ObservedGroup, tp: TopicPartition, labels: str) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
         window = watched.windows.get(tp, NO_COMMIT)
-        self._add("kafka_consumergroup_current_offset", snapshot.committed(tp), labels)
+        offset = snapshot.committed(tp)
+        self._add("kafka_consumergroup_current_offset", offset, labels)
         if known is not None:
             self._add("kafka_consumergroup_lag", known.lag, labels)
             self._add("kafka_consumergroup_group_lag_seconds", known.seconds, labels)
             if tp in snapshot.offsets:
                 self._add("kafka_consumergroupzookeeper_lag_zookeeper", known.lag, labels)
         if log is not None:
-            gone = gone_before(snapshot.committed(tp), log.log)
-            self._add("zkconsumer_partition_gone_messages", gone, labels)
+            self._add("zkconsumer_partition_gone_messages", gone_before(offset, log.log), labels)
             self._add("zkconsumer_partition_log_start_offset", log.log.start, labels)
             self._add("zkconsumer_partition_log_end_offset", log.log.end, labels)
         if (last := window.last_time) is not None:
