@@ -28,13 +28,13 @@ from zkconsumer.cluster.cluster_client import read_properties
 from zkconsumer.core.names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
-from zkconsumer.operations.doctor.cluster import BATCH, chroots_beside, probe_clock, with_rights
+from zkconsumer.operations.doctor.cluster import chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.doctor.findings import counted, listed
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot, SnapshotSource
 from zkconsumer.operations.printable import printable
 from zkconsumer.operations.serving.observed_group import ObservedGroup, observed
-from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.snapshot_reader import BATCH, LiveSource
 
 DESCRIPTION = """\
 Examines groups: owners, registrations, strategies, offsets, rights, chroots, brokers and
@@ -104,9 +104,11 @@ def _examine(
             for one in _look(source, groups, named=named):
                 earlier[one.group].append(one)
             time.sleep(arguments.twice)
-        probe, chroots = _probed(live, groups, writes=arguments.write_probe)
-        found = {}
+        found, probed = {}, None
         for one in _look(source, groups, named=named and arguments.twice is None, live=live):
+            if probed is None:  # the groups that were named exist
+                probed = _probed(live, groups, writes=arguments.write_probe)
+            probe, chroots = probed
             snapshots, progress = [*earlier.pop(one.group), one], None
             if before is not None:
                 seen = before[one.group] = observed(before.get(one.group), one, points=1)

@@ -23,7 +23,7 @@ class GenerationEpochs:
     """Epochs of the partitions that no other member owns in this generation.
 
     ``decided`` is true once the generation's leader has sent this member's assignment. ``past`` has the last ended
-    epoch of each partition, as far as known, since the member joined by its own will.
+    epoch of each partition, as far as known, since the member last left by its own will.
     """
 
     generation: int = -1

@@ -84,8 +84,17 @@ class Bridge:
         self._wish.close()
 
     def __call__(self, view: GroupView, threads: Threads) -> Assignment:
-        """Return our part of the assignment, or all of it. Raises what the strategy raises."""
-        self._planned, wish = self._wish.present()
+        """Return our part of the assignment, or all of it. Raises what the strategy raises.
+
+        A partition that the brokers took back is released first, whoever gives it to us now. Another member may have
+        owned it meanwhile, and going on with it would repeat that member's messages.
+        """
+        planned, wish, taken = self._wish.present()
+        made, owned = self._assigned(view, threads, wish), self._owned()
+        self._planned = planned
+        return {tp: thread for tp, thread in made.items() if tp not in taken or tp not in owned}
+
+    def _assigned(self, view: GroupView, threads: Threads, wish: Streams | None) -> Assignment:
         if self._consumer not in view.members:
             return self._strategy(view, threads)
         others = non_bridges(view)
@@ -199,7 +208,7 @@ class BrokersWish:
         self._number = 0
         self._done = 0
         self._taken: dict[TopicPartition, int] = {}
-        """By partition that was taken back: the number of the wish without it. Wished again, it is released first."""
+        """By partition that was taken back and must be released: the number of the wish without it."""
         self._member = self._closed = False
 
     # ---- the group thread
@@ -208,7 +217,6 @@ class BrokersWish:
         """Begin without a wish, because we join the brokers' group, or leave it (not ``member``)."""
         with self._lock:
             self._member, self._streams = member, None
-            self._taken.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -217,16 +225,13 @@ class BrokersWish:
             self._closed = True
             self._changed.notify_all()
 
-    def present(self) -> tuple[int, Streams | None]:
-        """Return the number of the wish, and the wish; None before the coordinator gave us anything.
+    def present(self) -> tuple[int, Streams | None, Collection[TopicPartition]]:
+        """Return the number of the wish, the wish, and the partitions to release first.
 
-        Where another member may have owned a partition meanwhile, going on with it would repeat that member's messages.
+        The wish is None before the coordinator gave us anything.
         """
         with self._lock:
-            streams = self._streams
-            if streams is not None and not self._taken.keys().isdisjoint(streams):
-                streams = {tp: number for tp, number in streams.items() if tp not in self._taken}
-            return self._number, streams
+            return self._number, self._streams, frozenset(self._taken)
 
     def carried_out(self, number: int) -> None:
         """Note that a round has carried out the wish of this number."""
@@ -234,7 +239,7 @@ class BrokersWish:
             self._done = number
             released = {tp for tp, without in self._taken.items() if without <= number}
             self._taken = {tp: without for tp, without in self._taken.items() if tp not in released}
-            again = self._streams is not None and not released.isdisjoint(self._streams)
+            again = bool(released) and (self._streams is None or not released.isdisjoint(self._streams))
             self._changed.notify_all()
         if again:
             self._tell(LookAgain("the coordinator gave a partition again"))
@@ -243,25 +248,23 @@ class BrokersWish:
 
     def given(self, streams: Streams) -> None:
         """Wish for these partitions, which the coordinator gave us."""
-        self._set(dict(streams), "the coordinator gave us another share")
+        with self._lock:
+            if not self._member:
+                return
+            self._number += 1
+            self._streams = dict(streams)
+        self._tell(LookAgain("the coordinator gave us another share"))
 
     def taken(self, partitions: Collection[TopicPartition]) -> None:
         """Remove these from the wanted partitions. :meth:`released` waits until they are released."""
-        gone = frozenset(partitions)
-        with self._lock:
-            before = self._streams
-        if before is not None:
-            left = {tp: number for tp, number in before.items() if tp not in gone}
-            self._set(left, "the coordinator takes back", gone)
-
-    def _set(self, streams: Streams, why: str, gone: Collection[TopicPartition] = ()) -> None:
         with self._lock:
             if not self._member:
                 return  # we are leaving: ZooKeeper's strategy says what is ours
-            self._streams = streams
             self._number += 1
-            self._taken.update(dict.fromkeys(gone, self._number))
-        self._tell(LookAgain(why))
+            self._taken |= dict.fromkeys(partitions, self._number)
+            if self._streams is not None:
+                self._streams = {tp: number for tp, number in self._streams.items() if tp not in self._taken}
+        self._tell(LookAgain("the coordinator takes back"))
 
     def released(self) -> None:
         """Wait until ZooKeeper's side has carried out the last wish."""

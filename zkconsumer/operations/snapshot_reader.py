@@ -2,7 +2,7 @@
 
 Offsets are read before the ends of the logs, so that a lag is never negative because of the order. When a side does not
 answer, the snapshot has what the other one knows, and a problem says what is missing. :func:`with_topics` adds topics
-that the group does not use. One thread at a time calls.
+that the group does not use. One thread at a time calls; :meth:`LiveSource.snapshots_once` has another one.
 """
 
 from __future__ import annotations
@@ -153,15 +153,18 @@ class LiveSource:
         While one batch gets the brokers' part and the caller looks at it, a thread reads the nodes of the next one.
         """
         batches = list(_batches(groups))
-        with suppress(RegistryError):  # each group's reading tells
-            if self.client.zookeeper:
-                self._session("", Deadline(self.client.timeout))  # no two threads may open one
+        session: Session | RegistryError | None = None
+        if self.client.zookeeper:  # opened here, since no two threads may open one
+            try:
+                session = self._session("", Deadline(self.client.timeout))
+            except RegistryError as error:
+                session = error
         ahead = ThreadPoolExecutor(2, "zkconsumer-ahead")
         try:
-            coming = [ahead.submit(self._nodes_ahead, batch) for batch in batches[:1]]
+            coming = [ahead.submit(self._nodes_ahead, batch, session) for batch in batches[:1]]
             for number, batch in enumerate(batches, 1):
                 parts, failed = coming.pop().result()
-                coming += [ahead.submit(self._nodes_ahead, following) for following in batches[number : number + 1]]
+                coming += [ahead.submit(self._nodes_ahead, one, session) for one in batches[number : number + 1]]
                 deadline = Deadline(self.client.timeout)
                 servers = ahead.submit(self._servers.read, deadline) if self.client.zookeeper else None
                 yield from self._completed(batch, parts, failed, servers, deadline, times=message_times)
@@ -169,14 +172,16 @@ class LiveSource:
             ahead.shutdown(wait=False, cancel_futures=True)  # a read under way ends with the session, or its time
         self._times.sweep()
 
-    def _nodes_ahead(self, groups: Sequence[str]) -> tuple[Sequence[_Part], dict[str, Exception]]:
-        held = None
-        if self.client.zookeeper:
-            with suppress(RegistryError):
-                held = WatchedGroups(self._session("", Deadline(self.client.timeout)), watching=False)
-                held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
-        failed: dict[str, Exception] = {}
-        return list(self._read_zookeeper(groups, held, Deadline(self.client.timeout), failed)), failed
+    def _nodes_ahead(
+        self, groups: Sequence[str], session: Session | RegistryError | None
+    ) -> tuple[Sequence[_Part], dict[str, Exception]]:
+        """Return ZooKeeper's parts of these groups, and the errors; ``session`` may be the error of its opening."""
+        held, failed = None, dict[str, Exception]()
+        if isinstance(session, Session):
+            held = WatchedGroups(session, watching=False)
+            held.prefetch(groups, Deadline(PATIENCE * self.client.timeout))
+        away = session if isinstance(session, RegistryError) else None
+        return list(self._read_zookeeper(groups, held, Deadline(self.client.timeout), failed, away)), failed
 
     def _read_batch(self, groups: Sequence[str], held: WatchedGroups | None, *, times: bool) -> Sequence[SnapshotOf]:
         if held is not None:
@@ -219,9 +224,10 @@ class LiveSource:
     ) -> Iterator[SnapshotOf]:
         """Yield the snapshots with the brokers' part, or the errors in place of them."""
         self._read_brokers(parts, deadline.earlier(LAST_SHARE * self.client.timeout), failed, times=times)
+        last = Deadline(self.client.timeout)  # the nodes may have been read long before
         for draft, reader, _ in parts:
             if reader is not None and draft.group not in failed:
-                reader.complete_topics()
+                reader.complete_topics(last)
             if servers is not None:
                 draft.servers = servers.result()
         drafts = {draft.group: draft for draft, _, _ in parts}
@@ -236,13 +242,19 @@ class LiveSource:
             yield group, draft
 
     def _read_zookeeper(
-        self, groups: Sequence[str], held: WatchedGroups | None, deadline: Deadline, failed: dict[str, Exception]
+        self,
+        groups: Sequence[str],
+        held: WatchedGroups | None,
+        deadline: Deadline,
+        failed: dict[str, Exception],
+        refused: RegistryError | None = None,
     ) -> Iterator[_Part]:
         """Yield ZooKeeper's part of each group, or the error of a ZooKeeper that cannot be asked at all.
 
-        Once ZooKeeper is away, it is not asked for the other groups: each would wait for its own timeout.
+        Once ZooKeeper is away, it is not asked for the other groups: each would wait for its own timeout. ``refused``
+        says that no group can be asked for.
         """
-        client, away = self.client, None
+        client, away = self.client, refused
         for group in groups:
             draft = GroupSnapshot(
                 group, time.time_ns() // 1_000_000, zookeeper=client.zookeeper, bootstrap=client.bootstrap
@@ -257,7 +269,7 @@ class LiveSource:
                 until = self._zookeeper_deadline(deadline) if held is None else held_until
                 yield self._nodes_of(draft, held, until)
             except RegistryError as error:
-                away = error if isinstance(error, RegistryUnavailableError | SessionLostError) else None
+                away = error if isinstance(error, RegistryUnavailableError | SessionLostError) else refused
                 if client.knows_brokers:
                     draft.problem(f"ZooKeeper {client.zookeeper}", error)
                     yield draft, None, error

@@ -9,7 +9,7 @@ Not every change has an event. Rights have no watches. A server since 3.8.4 keep
 read the node any more. So each node is read once more every :data:`COMPARED_WITHIN` seconds, in small parts, and a
 difference is counted and mended. A node that we may not read has no watch, and is asked for again each minute.
 
-One thread calls. Kazoo's callback thread only appends events to a queue.
+One thread at a time calls. Kazoo's callback thread only appends events to a queue.
 """
 
 from __future__ import annotations

@@ -127,8 +127,9 @@ class ZooKeeperReader:
         except RegistryError as error:
             self._draft.problem("leaders of partitions", error)
 
-    def complete_topics(self) -> None:
+    def complete_topics(self, deadline: Deadline) -> None:
         """Read the nodes of the topics that the brokers alone told of."""
+        self._deadline = deadline
         told = [topic for topic, node in self._draft.topics.items() if node.created is None]
         try:
             self.read_topics(told)

@@ -69,7 +69,7 @@ class OffsetElsewhere:
 
     ``doubtful`` are the lowest and highest offset of tries whose outcome is unknown. ``epoch`` is the ownership epoch
     of the claim in a group that the brokers coordinate; None: a newer generation had begun. A bridge keeps the last
-    epoch that had ended before its claim.
+    epoch that had ended before its claim, None if the brokers did not give the partition.
     """
 
     offset: int | None = None

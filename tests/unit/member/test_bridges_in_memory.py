@@ -14,6 +14,8 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.member.events import SubscriptionChanged
+from zkconsumer.member.group_thread import SubscriptionChanges
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
@@ -63,3 +65,28 @@ def test_the_last_commit_waits_for_members_that_leave_after_us() -> None:
         channel.close()
         assert cluster.committed("g") == {("t", 0): 3}
         assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"3"
+
+
+def test_a_moment_under_zookeeper_is_a_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what ZooKeeper gave meanwhile looked as if the brokers had taken it, and was never committed there again."""
+    asked: list[SubscriptionChanged] = []
+    begin, ask = SubscriptionChanges.begin, SubscriptionChanges.ask
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 1)
+        one = bridge(cluster, "a")
+        one.create_message_streams({"t": 1})
+        eventually(lambda: cluster.group("g").state == "Stable" and one.state.owned == 1, 30, "the brokers' assignment")
+
+        def noted(self: SubscriptionChanges, change: SubscriptionChanged) -> None:
+            asked.append(change)
+            ask(self, change)
+
+        monkeypatch.setattr(SubscriptionChanges, "ask", noted)
+        monkeypatch.setattr(SubscriptionChanges, "begin", lambda self: begin(self) if len(asked) > 1 else [])
+        cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=700)
+        eventually(lambda: len(asked) == 1, 30, "the leave, which waits")
+        assert not cluster.requests_of("LeaveGroup")
+        cluster.zookeeper.remove("/consumers/g/ids/g_old")
+        eventually(lambda: cluster.requests_of("LeaveGroup"), 30, "the leave, before the next join")
+        eventually(lambda: cluster.group("g").state == "Stable" and one.state.owned == 1, 30, "the next assignment")
+        one.shutdown()

@@ -116,16 +116,53 @@ def test_what_the_brokers_took_is_released_before_it_is_claimed_again(world: Wor
     world.bridge.concluded()
     world.wished.partitions = {T0: 0, T1: 0}
     world.plan(BRIDGE)  # a round that begins before the loss and ends after it
+    world.own(T0, T1)
     world.wished.lose("removed")
-    world.wish.given({T0: 0})
+    world.wish.given({T0: 0, T2: 0})
     world.bridge.concluded()
-    assert world.plan(BRIDGE) == {}
+    assert world.plan(BRIDGE) == {T2: MINE}
+    world.own(T2)
     world.looks()
     world.bridge.concluded()
     assert world.looks() == 1
-    assert world.plan(BRIDGE) == {T0: MINE}
+    assert world.plan(BRIDGE) == {T0: MINE, T2: MINE}
     world.bridge.concluded()
     assert world.looks() == 0
+
+
+def test_zookeepers_strategy_goes_on_with_nothing_that_the_brokers_took(world: World) -> None:
+    world.plan(BRIDGE)
+    world.wish.given({T0: 0})
+    world.plan(BRIDGE)
+    world.bridge.concluded()
+    world.wished.partitions = {T0: 0}
+    world.own(T0)
+    world.wished.lose("removed")
+    world.looks()
+    world.plan(BRIDGE, OLD)
+    eventually(world.looks, 10, "the look to be over")
+    assert world.plan(BRIDGE, OLD) == {T1: thread_id(OTHER, 0)}
+    world.own()
+    world.bridge.concluded()
+    assert world.looks() == 1
+    assert world.plan(BRIDGE, OLD) == world.zookeepers(GroupView({}, {}), None)
+
+
+def test_a_plan_that_fails_releases_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.plan(BRIDGE)
+    world.wish.given({T0: 0})
+    world.plan(BRIDGE)
+    world.bridge.concluded()
+    world.wished.partitions = {T0: 0}
+    world.own(T0)
+    world.wished.lose("removed")
+    world.wish.given({T0: 0})
+    with monkeypatch.context() as patch:
+        patch.setattr(world.bridge, "_assigned", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.plan(BRIDGE)
+    world.bridge.concluded()
+    assert world.plan(BRIDGE) == {}
 
 
 def test_an_empty_brokers_group_is_left_for_a_foreign_member(world: World) -> None:

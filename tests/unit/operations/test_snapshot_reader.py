@@ -485,11 +485,25 @@ def test_the_nodes_of_the_next_batch_are_read_meanwhile(
     assert next(looked)[0] == "g"
     eventually(lambda: read == ["g", "h"], 10, "the next group's nodes")
     assert [name for name, _ in looked] == ["h", "i"]
+    asked, silent, told = threading.Event(), threading.Event(), ConnectionRequests.get_acl
+
+    def rights(self: ConnectionRequests, *arguments: Any) -> Any:
+        if read[-1:] == ["g"]:  # those of the next group have no answer
+            asked.set()
+            silent.wait(scaled(60))
+        return told(self, *arguments)
+
+    monkeypatch.setattr(ConnectionRequests, "get_acl", rights)
+    source = source_of(sources, cluster.zookeeper_connect)
     looked = source.snapshots_once(names)
     next(looked)
+    assert asked.wait(scaled(10))
     cast("Generator[Any]", looked).close()
     source.close()
-    eventually(lambda: not any("zkconsumer-ahead" in one.name for one in threading.enumerate()), 10, "the thread's end")
+    try:
+        eventually(lambda: not any("zkconsumer-ahead" in one.name for one in threading.enumerate()), 10, "its end")
+    finally:
+        silent.set()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\0\0\0\0\0\5"])

@@ -322,6 +322,8 @@ class BrokersRebalancer:
         while begun := changes.begin():
             for change in begun:
                 interest.subscribe(change.revise)
+                if interest.empty and self._settings.static_leaves:  # ZooKeeper coordinated, if only for a moment
+                    self._on(Trigger.UNSUBSCRIBED, "ZooKeeper coordinates")
             self._on(Trigger.UNSUBSCRIBED if interest.empty else Trigger.SUBSCRIPTION_CHANGED, "another subscription")
             if self._machine.state is State.UNJOINED:
                 self._apply(changes.begun)

@@ -273,8 +273,6 @@ def _without_leader(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
 
 MOST_RIGHTS = 1000
 """The most offset nodes, and as many owner nodes, whose rights are read."""
-BATCH = 100
-"""The groups whose nodes' rights are read together."""
 MOST_GROUPS = 20
 """The most groups whose other chroots are looked for. Each takes some hundred reads."""
 
@@ -309,23 +307,19 @@ def with_rights(client: ClusterClient, snapshots: Sequence[GroupSnapshot]) -> li
     maker, so one of these is read. Of very many nodes only the first are read. If ZooKeeper does not answer, a problem
     of the snapshot says so.
     """
-    failed: RegistryError | None = None
-    done = list(snapshots)
-    for begin in range(0, len(done), BATCH) if client.zookeeper else ():
-        part = [one for one in done[begin : begin + BATCH] if name_problem(one.group) is None]
-        found: dict[str, dict[str, str]] = {one.group: {} for one in part}
-        try:
-            if failed is not None:
-                raise failed  # otherwise each batch waits for its own timeout
-            _read_rights(client, part, found)
-        except RegistryError as error:
-            failed = error
-        for at, one in enumerate(done[begin : begin + BATCH], begin):
-            if failed is not None and one.group in found:
-                done[at] = replace(one, problems=(*one.problems, Problem("rights on nodes", str(failed))))
-            elif one.group in found:
-                done[at] = replace(one, acls={**one.acls, **found[one.group]})
-    return done
+    part = [one for one in snapshots if client.zookeeper and name_problem(one.group) is None]
+    found: dict[str, dict[str, str]] = {one.group: {} for one in part}
+    problems: tuple[Problem, ...] = ()
+    try:
+        _read_rights(client, part, found)
+    except RegistryError as error:
+        problems = (Problem("rights on nodes", str(error)),)
+    return [
+        replace(one, acls={**one.acls, **found[one.group]}, problems=(*one.problems, *problems))
+        if one.group in found
+        else one
+        for one in snapshots
+    ]
 
 
 def _read_rights(
