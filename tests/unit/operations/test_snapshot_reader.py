@@ -474,13 +474,13 @@ def test_the_nodes_of_the_next_batch_are_read_meanwhile(
     for name in names:
         cluster.zookeeper.put(f"/consumers/{name}/offsets/t/0", b"0")
     read: list[str] = []
-    whole = LiveSource._read_zookeeper
+    prefetch = WatchedGroups.prefetch
 
-    def noted(self: LiveSource, groups: Sequence[str], *rest: Any) -> Iterator[Any]:
+    def noted(self: WatchedGroups, groups: Sequence[str], deadline: Deadline) -> None:
+        prefetch(self, groups, deadline)
         read.extend(groups)
-        return whole(self, groups, *rest)
 
-    monkeypatch.setattr(LiveSource, "_read_zookeeper", noted)
+    monkeypatch.setattr(WatchedGroups, "prefetch", noted)
     looked = source.snapshots_once(names)
     assert next(looked)[0] == "g"
     eventually(lambda: read == ["g", "h"], 10, "the next group's nodes")

@@ -135,13 +135,15 @@ class Generation:
         self.settled = True
         return share
 
-    def lose(self) -> None:
-        """Lose all partitions; no commit of them is sent any more."""
-        self._epochs.lost()
+    def lose(self, *, leaving: bool = False) -> None:
+        """Lose all partitions; no commit of them is sent any more.
 
-    def leave(self) -> None:
-        """Leave the group by our own will. What we keep in ZooKeeper is no loss of what the brokers gave."""
-        self._epochs.left()
+        If we are ``leaving`` by our own will, what we keep in ZooKeeper counts as none that the brokers took.
+        """
+        if leaving:
+            self._epochs.left()
+        else:
+            self._epochs.lost()
 
     def forget(self) -> None:
         """Leave the generation; the member id stays ours."""

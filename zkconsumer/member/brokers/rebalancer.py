@@ -461,7 +461,7 @@ class BrokersRebalancer:
         unsubscribed = self._machine.cause is Trigger.UNSUBSCRIBED
         unwanted = self._settings.static_leaves and unsubscribed
         if unsubscribed:
-            self._join.generation.leave()
+            self._join.generation.lose(leaving=True)
         self._hear(self._join.leave(static=unwanted))
         if self._machine.state is State.LEAVING:
             self._machine.leave_by = monotonic() + 2 * LEAVE_WITHIN
