@@ -237,7 +237,7 @@ class Bridge:
 
 
 @pytest.mark.parametrize("claimed", ["of old", "by the generation"])
-def test_a_bridge_that_was_removed_commits_in_zookeeper_alone(claimed: str) -> None:
+def test_a_bridge_that_was_removed_commits_in_zookeeper(claimed: str) -> None:
     """The bridge joins again at once, while its readers finish their messages. The generation is another member's."""
     bridge = Bridge()
     if claimed == "of old":
@@ -257,7 +257,7 @@ def test_a_bridge_that_was_removed_commits_in_zookeeper_alone(claimed: str) -> N
     assert bridge.commits()
 
 
-def test_a_bridge_that_missed_a_generation_commits_in_zookeeper_alone() -> None:
+def test_a_bridge_that_missed_a_generation_is_fenced_in_kafka() -> None:
     bridge = Bridge()
     bridge.generation(5, TP)
     bridge.claim()
@@ -285,7 +285,7 @@ def test_what_zookeeper_alone_gave_is_committed_on_both_sides() -> None:
     assert bridge.commits()
 
 
-def test_a_kept_partition_of_a_bridge_is_committed_until_given_up() -> None:
+def test_what_a_bridge_keeps_is_committed_until_given_up() -> None:
     bridge = Bridge()
     bridge.generation(5, TP)
     bridge.claim()
