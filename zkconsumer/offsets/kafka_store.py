@@ -310,8 +310,8 @@ class BridgeOffsets(MemberOffsets):
     """The brokers' side of the offsets of a bridge, whose partitions ZooKeeper decides.
 
     A bridge outside the brokers' group commits as nobody: an empty group accepts that. While bridges join or leave one
-    after the other, the coordinator refuses those outside because of those inside. That passes, so the commit is tried
-    again. It must not be left out: the next owner may know this side alone.
+    after the other, the coordinator refuses bridges outside of the group because the group has members. That passes, so
+    the commit is tried again. It must not be left out: the next owner may know this side alone.
 
     The brokers may take a partition back before ZooKeeper's side has released the partition, and give it to a member
     that reads its start here. Then no offset is written here any more until we claim the partition anew: a commit that
@@ -325,7 +325,7 @@ class BridgeOffsets(MemberOffsets):
         self.tracked[partition].elsewhere.epoch = held.past.get(partition) if given else None
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return those that the brokers took back since the claim, also if they gave them again."""
+        """Return the partitions that the brokers took back since the claim, also those that were given to us again."""
         return self._taken_back(partitions, self._identity.held)
 
     def _taken_back(self, partitions: Collection[TopicPartition], held: GenerationEpochs) -> Failures:

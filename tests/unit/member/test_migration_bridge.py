@@ -59,6 +59,15 @@ class World:
     def own(self, *partitions: TopicPartition) -> None:
         self.owned = {tp: PartitionPosition(tp, MINE, 0) for tp in partitions}
 
+    def own_by_brokers(self, *partitions: TopicPartition) -> None:
+        """Own what the coordinator gave us, after a round that has carried that out."""
+        self.plan(BRIDGE)
+        self.wished.partitions = dict.fromkeys(partitions, 0)
+        self.wish.given(self.wished.partitions)
+        self.plan(BRIDGE)
+        self.bridge.concluded()
+        self.own(*partitions)
+
     def plan(self, *others: Registration, me: bool = True) -> Assignment:
         members = {ConsumerId(f"g_{number}"): other for number, other in enumerate(others)}
         if me:
@@ -113,13 +122,8 @@ def test_a_new_bridge_claims_nothing_before_the_brokers_say_so(world: World) -> 
 
 def test_what_the_brokers_took_is_released_before_a_claim(world: World) -> None:
     """Another member may have owned the partition meanwhile. Going on with it would repeat that member's messages."""
-    world.plan(BRIDGE)
-    world.wish.given({T0: 0, T1: 0})
-    world.plan(BRIDGE)
-    world.bridge.concluded()
-    world.wished.partitions = {T0: 0, T1: 0}
+    world.own_by_brokers(T0, T1)
     world.plan(BRIDGE)  # a round that begins before the loss and ends after it
-    world.own(T0, T1)
     world.wished.lose("removed")
     world.wish.given({T0: 0, T2: 0})
     world.bridge.concluded()
@@ -134,12 +138,7 @@ def test_what_the_brokers_took_is_released_before_a_claim(world: World) -> None:
 
 
 def test_zookeeper_goes_on_with_nothing_that_the_brokers_took(world: World) -> None:
-    world.plan(BRIDGE)
-    world.wish.given({T0: 0})
-    world.plan(BRIDGE)
-    world.bridge.concluded()
-    world.wished.partitions = {T0: 0}
-    world.own(T0)
+    world.own_by_brokers(T0)
     world.wished.lose("removed")
     world.looks()
     world.plan(BRIDGE, OLD)
@@ -152,12 +151,7 @@ def test_zookeeper_goes_on_with_nothing_that_the_brokers_took(world: World) -> N
 
 
 def test_a_plan_that_fails_releases_nothing(world: World) -> None:
-    world.plan(BRIDGE)
-    world.wish.given({T0: 0})
-    world.plan(BRIDGE)
-    world.bridge.concluded()
-    world.wished.partitions = {T0: 0}
-    world.own(T0)
+    world.own_by_brokers(T0)
     world.looks()
     world.plan(BRIDGE, OLD)
     eventually(world.looks, 10, "the look to be over")

@@ -272,7 +272,7 @@ def test_a_bridge_that_missed_a_generation_is_fenced_in_kafka() -> None:
 
 
 def test_what_zookeeper_alone_gave_is_committed_on_both_sides() -> None:
-    """Bridges that join own what the first generation gives to others, and these may know the brokers' side alone."""
+    """Bridges that join own what the first generation gives to other members, which may know the brokers alone."""
     bridge = Bridge()
     bridge.claim()
     bridge.generation(1)

@@ -304,8 +304,8 @@ def with_rights(client: ClusterClient, snapshots: Sequence[GroupSnapshot]) -> li
     """Return the snapshots with the rights on single owner and offset nodes as well.
 
     Members with different logins make nodes of different rights in one parent. The owner nodes of one session have one
-    maker, so one of these is read. Of very many nodes only the first are read. If ZooKeeper does not answer, a problem
-    of the snapshot says so.
+    maker, so one of these is read. Rights that somebody changed later on another one are not seen. Of very many nodes
+    only the first are read. If ZooKeeper does not answer, a problem of the snapshot says so.
     """
     part = [one for one in snapshots if client.zookeeper and name_problem(one.group) is None]
     found: dict[str, dict[str, str]] = {one.group: {} for one in part}
