@@ -3,13 +3,14 @@
 One thread asks at a time; any thread may call :meth:`MessageLookup.close`. The lookup has connections of its own and
 disturbs no fetcher. They are kept until an error.
 
-:func:`message_times` reads only timestamps, by one small fetch of each place, on the channel of its caller. Kafka's own
+:func:`message_times` reads only timestamps, by few small fetches, on the channel of its caller. Kafka's own
 tools have nothing like it; exporters guess the time by interpolation between two looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -278,45 +279,45 @@ EXPANDED = 16 * 1024 * 1024
 
 
 def message_times(
-    channel: BrokerChannel, offsets: Mapping[TopicPartition, int], deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Return the time (ms since 1970) of the first message from each offset on, :data:`NO_TIME` if it has none.
+    channel: BrokerChannel, offsets: Mapping[TopicPartition, Collection[int]], deadline: Deadline
+) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Yield the partition, the offset and the time (ms since 1970) of the first message from each offset on.
 
-    A place without any message up to the log's end has :data:`NO_MESSAGE`. Messages that do not fit and corrupt ones
-    are left out. Raises BrokerError.
+    The time is :data:`NO_TIME` if the message has none, and :data:`NO_MESSAGE` if no message is left up to the log's
+    end. Messages that do not fit and corrupt ones are left out. One fetch answers all offsets of a partition that lie
+    in the fetched batches. The partitions are asked in turns, so that a caller may end early. Raises BrokerError.
     """
-    found: dict[TopicPartition, int] = {}
-    left = dict(offsets)
+    left = {tp: deque(sorted(set(wanted))) for tp, wanted in offsets.items() if wanted}
     while left:
-        asked = dict(list(left.items())[:AT_ONCE])
-        request = FetchRequest(
-            [FetchPosition(*tp, offset, BYTES) for tp, offset in asked.items()], 0.0, 0, BYTES * AT_ONCE
-        )
+        asked = list(left)[:AT_ONCE]
+        positions = [FetchPosition(*tp, left[tp][0], BYTES) for tp in asked]
+        request = FetchRequest(positions, 0.0, 0, BYTES * AT_ONCE)
         answer = channel.receive_fetch(channel.send_fetch(request, deadline), deadline)
         told = {TopicPartition(one.topic, one.partition): one for one in answer.partitions}
-        first = next(iter(asked))
-        for tp, offset in asked.items():
-            one = told.get(tp)
-            time = None if one is None or one.error != codes.NONE else _time_at(one, offset)
-            if time is not None:
-                found[tp] = time
+        for tp in asked:
+            one, wanted = told.get(tp), left.pop(tp)
+            times = [] if one is None or one.error != codes.NONE else _times_from(one, wanted)
+            for time in times:
+                yield tp, wanted.popleft(), time
             # a batch larger than BYTES comes whole if it is asked for first, from brokers since 0.10.1
-            if time is not None or tp == first or one is None or one.error or one.records:
-                left.pop(tp)
+            if not times and (tp == asked[0] or one is None or one.error or one.records):
+                wanted.popleft()
+            if wanted:
+                left[tp] = wanted  # after the others
+
+
+def _times_from(answer: PartitionResponse, wanted: Sequence[int]) -> list[int]:
+    """Return the times at the first offsets of ``wanted``, as many as the fetch from the first one on tells."""
+    where, found = TopicPartition(answer.topic, answer.partition), list[int]()
+    with suppress(CorruptRecordsError):
+        for record in _records(answer, where, wanted[0]):
+            while record.offset >= wanted[len(found)]:
+                found.append(int(record.timestamp) if record.timestamp >= 0 else NO_TIME)
+                if len(found) == len(wanted):
+                    return found
+        if answer.records and 0 <= answer.high_watermark <= (_reached(answer, where, wanted[0]) or -1):
+            found += [NO_MESSAGE] * (len(wanted) - len(found))
     return found
-
-
-def _time_at(answer: PartitionResponse, offset: int) -> int | None:
-    where = TopicPartition(answer.topic, answer.partition)
-    try:
-        for record in _records(answer, where, offset):
-            if record.offset >= offset:
-                return int(record.timestamp) if record.timestamp >= 0 else NO_TIME
-        if answer.records and 0 <= answer.high_watermark <= (_reached(answer, where, offset) or -1):
-            return NO_MESSAGE
-    except CorruptRecordsError:
-        return None
-    return None
 
 
 def _reached(answer: PartitionResponse, where: TopicPartition, offset: int) -> int | None:

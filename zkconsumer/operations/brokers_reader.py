@@ -307,7 +307,7 @@ class BrokersReader:
     ) -> None:
         """Fill the logs of partitions with the same leader. Several threads do this at once, for other partitions.
 
-        A fetch reads one place of each partition. Places for which no time is left have no time in this reading.
+        Places for which no time is left have no time in this reading.
         """
         for tp, span in log_spans(channel, partitions, self._deadline).items():
             logs[tp] = replace(logs[tp], start=span.start, end=span.end, problem=span.problem)
@@ -315,15 +315,13 @@ class BrokersReader:
         for tp in partitions:
             log = logs[tp]
             if log.start is not None and log.end is not None:
-                inside = [o for o in places.get(tp, ()) if log.start <= o < log.end and not self._times.knows(tp, o)]
-                if inside:
-                    left[tp] = inside
+                inside = (o for o in places.get(tp, ()) if log.start <= o < log.end)
+                left[tp] = [offset for offset in inside if not self._times.knows(tp, offset)]
         until = Deadline(self._deadline.bounded(TIMES_WITHIN) * TIMES_SHARE)
-        while left and not until.expired:
-            wanted = {tp: offsets.pop() for tp, offsets in left.items()}
-            for tp, time in message_times(channel, wanted, self._deadline).items():
-                self._times.take(tp, wanted[tp], time)
-            left = {tp: offsets for tp, offsets in left.items() if offsets}
+        for tp, offset, time in message_times(channel, left, self._deadline):
+            self._times.take(tp, offset, time)
+            if until.expired:
+                break
 
     def _each(
         self, endpoints: Collection[Endpoint], ask: Callable[[Endpoint], T]

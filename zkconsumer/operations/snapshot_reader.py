@@ -389,16 +389,16 @@ def times_of(
 
     They are for people only, so a broker that does not answer is no error.
     """
-    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    by_leader: dict[int, dict[TopicPartition, Collection[int]]] = {}
     for tp, offset in offsets.items():
         log = snapshot.logs.get(tp)
         if log is not None and log.leader is not None and log.end is not None and offset < log.end:
-            by_leader.setdefault(log.leader, {})[tp] = offset
+            by_leader.setdefault(log.leader, {})[tp] = [offset]
     deadline = Deadline(client.timeout)
     found: dict[TopicPartition, int] = {}
     with suppress(BrokerError, RegistryError):
         endpoints = {endpoint.broker_id: endpoint for endpoint in client.brokers(deadline)}
         for leader in by_leader.keys() & endpoints.keys():
             with suppress(BrokerError), closing(client.channels.connected(endpoints[leader], deadline)) as channel:
-                found.update(message_times(channel, by_leader[leader], deadline))
+                found.update((tp, time) for tp, _, time in message_times(channel, by_leader[leader], deadline))
     return {tp: time for tp, time in found.items() if time >= 0}

@@ -33,6 +33,7 @@ TOPICS, PARTITIONS, MEMBERS = 5, 4, 5
 MESSAGES = 2000
 LARGE = "large"
 INTERVAL = 10.0
+_BOTH_COMPILERS = ("-XX:TieredStopAtLevel=4",)  # as a server has them that runs for days; ours in tests start sooner
 _LAST = 120.0
 _AT_ONCE = 500
 _FURTHER = 5
@@ -45,7 +46,8 @@ class Staged:
     def __init__(self, stack: ExitStack, groups: int, partitions: int, zookeeper: str | None) -> None:
         self.names = [f"g{number:04d}" for number in range(groups)]
         self.large = partitions
-        self.zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_ms=3000, version=zookeeper, heap_mb=512))
+        server = EmbeddedZooKeeper(tick_ms=3000, version=zookeeper, heap_mb=512, java_options=_BOTH_COMPILERS)
+        self.zookeeper = stack.enter_context(server)
         self.kafka = EmbeddedKafka(self.zookeeper.connect, heap_mb=1024)
         stack.enter_context(self.kafka)
         self.sessions = [KazooClient(self.zookeeper.connect, timeout=60.0) for _ in range(MEMBERS)]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
-from tests.unit.kafka.sets import Batch, MessageSet, Written
+from tests.unit.kafka.sets import BATCHES, Batch, MessageSet, Written
 from tests.values import present
 from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.broker_fetch import FetchSettings
 from zkconsumer.fetch.message_lookup import NO_MESSAGE, NO_TIME, MessageLookup, message_times
-from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka import BrokerChannel, FetchRequest, batches
 from zkconsumer.model import EARLIEST, Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_cluster import FakeCluster
@@ -124,16 +126,27 @@ END = 9
 
 
 class Answering:
-    """A channel that answers each fetch with one set."""
+    """A channel to a broker that answers each fetch with so many sets, from the one with the fetched offset on."""
 
-    def __init__(self, records: bytes) -> None:
-        self._part = PartitionResponse(WHERE.topic, WHERE.partition, 0, END, 0, (), records)
+    def __init__(self, sets: Sequence[MessageSet], most: int = 1, end: int = END) -> None:
+        self._sets, self._most, self._end = sets, most, end
+        self.fetched: list[int] = []
 
-    def send_fetch(self, request: object, deadline: Deadline) -> int:
-        return 1
+    def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
+        (position,) = request.positions
+        self.fetched.append(position.offset)
+        return position.offset
 
     def receive_fetch(self, pending: int, deadline: Deadline) -> Any:
-        return type("Answer", (), {"partitions": (self._part,)})()
+        records = b"".join([one.data for one in self._sets if one.next_offset > pending][: self._most])
+        part = PartitionResponse(WHERE.topic, WHERE.partition, 0, self._end, 0, (), records)
+        return type("Answer", (), {"partitions": (part,)})()
+
+    def times(self, *offsets: int) -> dict[int, int]:
+        """The times at these offsets; none twice."""
+        found = list(message_times(cast("BrokerChannel", self), {WHERE: offsets}, soon()))
+        assert len({offset for _, offset, _ in found}) == len(found)
+        return {offset: time for _, offset, time in found}
 
 
 @pytest.mark.parametrize(
@@ -149,5 +162,52 @@ class Answering:
     ],
 )
 def test_a_message_without_a_time_is_told_from_no_message(batches: list[Batch], expected: int | None) -> None:
-    channel = cast("BrokerChannel", Answering(MessageSet(batches).data))
-    assert message_times(channel, {WHERE: 0}, Deadline(scaled(5))).get(WHERE) == expected
+    assert Answering([MessageSet(batches)]).times(0).get(0) == expected
+
+
+@given(st.lists(BATCHES, min_size=1, max_size=5), st.integers(1, 3), st.data())
+def test_one_fetch_tells_the_times_of_all_its_messages(written: list[Batch], most: int, data: st.DataObject) -> None:
+    sets, end = list[MessageSet](), 0
+    for batch in written:
+        sets.append(MessageSet([batch], end))
+        end = sets[-1].next_offset
+    records = [
+        (record.offset, NO_TIME if record.timestamp is None else record.timestamp)
+        for one in sets
+        for batch in batches(one.data, check_crc=True, where=WHERE, fetch_offset=one.base)
+        for record in batch
+    ]
+    wanted = data.draw(st.lists(st.integers(0, end - 1), max_size=20))
+    broker = Answering(sets, most, end)
+    expected = {o: next((time for offset, time in records if offset >= o), NO_MESSAGE) for o in wanted}
+    assert broker.times(*wanted) == expected
+    assert len(broker.fetched) <= -(-len(sets) // most), "a set is fetched once"
+
+
+def test_times_beyond_a_corrupt_batch_are_known() -> None:
+    sets = [MessageSet([Batch([Written(timestamp=t), Written(timestamp=t + 1)])], base=t) for t in (0, 2, 4)]
+    spoilt = bytearray(sets[1].data)
+    spoilt[16] = 9  # its format
+    object.__setattr__(sets[1], "data", bytes(spoilt))
+    assert Answering(sets, most=3).times(*range(6)) == {0: 0, 1: 1, 4: 4, 5: 5}
+
+
+def test_partitions_are_asked_in_turns() -> None:
+    """A caller with little time learns something of each."""
+    asked = []
+
+    class Broker:
+        def send_fetch(self, request: FetchRequest, deadline: Deadline) -> FetchRequest:
+            asked.append([one.partition for one in request.positions])
+            return request
+
+        def receive_fetch(self, pending: FetchRequest, deadline: Deadline) -> Any:
+            parts = [
+                PartitionResponse("t", one.partition, 0, END, 0, (), MessageSet([Batch()], one.offset).data)
+                for one in pending.positions
+            ]
+            return type("Answer", (), {"partitions": parts})()
+
+    offsets = {TopicPartition("t", number): [0, 1] for number in range(60)}
+    assert len(list(message_times(cast("BrokerChannel", Broker()), offsets, soon()))) == 120
+    assert asked[:2] == [list(range(50)), [*range(50, 60), *range(40)]]

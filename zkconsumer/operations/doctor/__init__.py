@@ -7,8 +7,9 @@ thread. Pure; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor import balance, cluster, findings, members, offsets, owners, strategies, timeouts
@@ -132,20 +133,28 @@ def _told_once(found: Sequence[Finding]) -> list[Finding]:
     return [replace(one, evidence=evidence) if one is told else one for one in found if one not in same]
 
 
-def _run(check: Check, seen: Observations) -> Iterator[Finding]:
-    link = f"{check.page}#{check.name}"
+def _run(check: Check, seen: Observations) -> Iterable[Finding]:
     found = list(check.run(seen))
     gaps = [] if any(one.unknown for one in found) else _gaps(check, seen.latest)
     if not found and not gaps:
-        found = [Finding(Level.OK, f"{check.purpose}: none")]
+        return (_nothing(check),)
     if len(found) > MOST_FINDINGS:
         rest = found[MOST_FINDINGS:]
         tps = tuple(tp for one in rest for tp in one.partitions)
         level, such = max(one.level for one in rest), f"such as: {rest[0].text}"
         more = Finding(level, f"{len(rest)} more findings of this check", such, partitions=tps)
         found = [*found[:MOST_FINDINGS], more]
-    for finding in (*found, *gaps):
-        yield replace(finding, check=check.name, link=link)
+    return [replace(finding, check=check.name, link=_link(check)) for finding in (*found, *gaps)]
+
+
+@cache
+def _nothing(check: Check) -> Finding:
+    """Return the finding that there is nothing: one object for all groups, as most checks of most groups yield it."""
+    return Finding(Level.OK, f"{check.purpose}: none", check=check.name, link=_link(check))
+
+
+def _link(check: Check) -> str:
+    return f"{check.page}#{check.name}"
 
 
 def _gaps(check: Check, snapshot: GroupSnapshot) -> list[Finding]:

@@ -210,6 +210,8 @@ def why_no_nodes(snapshot: GroupSnapshot, part: str) -> str:
     """
     if not snapshot.zookeeper:
         return "ZooKeeper was not asked"
+    if not snapshot.problems:  # each of dozens of checks asks, for each of many groups
+        return ""
     return why_unread(snapshot, snapshot.path(part))
 
 

@@ -422,7 +422,7 @@ class _Server(BoundedServer):
         def answer(target: str, headers: Mapping[str, str]) -> Response:
             return routes.answer(request_of(target, headers))
 
-        super().__init__(address, "zkconsumer-serve", answer, _Handler)
+        super().__init__(address, "zkconsumer-serve", answer, _Handler, poller.making_answer)
 
 
 class GroupServer:

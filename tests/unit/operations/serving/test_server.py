@@ -27,7 +27,7 @@ from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import bounded_http, group_history, http_server
 from zkconsumer.operations.serving.api import judged_later
-from zkconsumer.operations.serving.bounded_http import ListenAddress, listen_address
+from zkconsumer.operations.serving.bounded_http import BoundedServer, ListenAddress, Response, listen_address
 from zkconsumer.operations.serving.group_history import GroupHistory
 from zkconsumer.operations.serving.history_file import read_history
 from zkconsumer.operations.serving.http_server import (
@@ -41,6 +41,7 @@ from zkconsumer.operations.serving.http_server import (
 from zkconsumer.operations.serving.observed_group import ObservedGroup
 from zkconsumer.operations.serving.poller import POINT_VALUES, Board, Poller, pause
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
+from zkconsumer.runtime.deadline import Deadline
 
 TOKEN = "0123456789abcdef"
 LOOPBACK = ListenAddress("127.0.0.1", 0)
@@ -543,6 +544,67 @@ def test_a_batch_is_shown_while_the_next_one_is_read() -> None:
             assert ([row["serial"] for row in found["groups"]], found["polls"], found["missing"]) == ([2, 1], 1, 0)
         finally:
             groups.permitted.release(1_000_000)
+
+
+def test_the_poller_gives_way_to_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both took turns at the interpreter, so an answer about a thousand groups took twice its time."""
+    judged: dict[str, float] = {}
+
+    def judge(found: ObservedGroup, before: Any) -> Any:
+        judged[found.group] = time.monotonic()
+        return judged_later(found, before)
+
+    monkeypatch.setattr("zkconsumer.operations.serving.poller.judged_later", judge)
+    groups = Batches()
+    groups.permitted = threading.Semaphore(0)
+    server, poller = serves(groups.open, 3600)
+    server.start()
+    try:
+        poller.wait(lambda board: len(board.groups), 0, scaled(10))
+        with poller.making_answer():
+            time.sleep(0.2)  # the poller waits no longer than it has worked
+            permitted = time.monotonic()
+            groups.permitted.release()
+            time.sleep(0.1)
+            made = time.monotonic()
+        poller.wait(lambda board: board.polls, 0, scaled(10))
+        assert judged["h"] >= min(made, permitted + 0.2)
+    finally:
+        assert server.close(scaled(20))
+
+
+def test_answers_without_end_do_not_stop_the_poller() -> None:
+    server, poller = serves(Groups().open, 0.02)
+    with poller.making_answer():
+        server.start()
+        try:
+            eventually(lambda: poller.board.polls > 3, 10, "polls")
+        finally:
+            assert server.close(scaled(20))
+
+
+def test_each_part_of_an_answer_is_made_before_the_poller_goes_on() -> None:
+    told = []
+
+    @contextmanager
+    def making() -> Iterator[None]:
+        told.append("begin")
+        yield
+        told.append("end")
+
+    def answer(target: str, headers: Mapping[str, str]) -> Response:
+        return Response(200, target.encode(), more=[lambda: b" and", lambda: bytes(told.count("begin"))])
+
+    server = BoundedServer(LOOPBACK, "test", answer, making=making)
+    server.start()
+    try:
+        client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=scaled(10))
+        client.request("GET", "/a")
+        assert client.getresponse().read() == b"/a and" + bytes(3)
+        client.close()
+    finally:
+        assert server.end(Deadline(scaled(10)))
+    assert told == ["begin", "end"] * 3
 
 
 def test_groups_are_missing_until_they_were_read() -> None:
