@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from tests.cluster.conftest import TICK_MS
 from tests.faults.proxy import Proxy
@@ -20,6 +21,8 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.watched_groups import WatchedGroups
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.node_values import NodePart, Wanted
+from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session
 
 ROUNDS, CHANGES = 12, 8
@@ -104,3 +107,28 @@ def test_random_changes_settle_to_a_fresh_reading(server: EmbeddedZooKeeper, see
                 proxy.carry()
             eventually(same, 20, f"round {number} to settle")
         assert held.differences == 0
+
+
+def test_contents_are_read_together_where_servers_can(server: EmbeddedZooKeeper) -> None:
+    """Servers before 3.6 do not know this request, and end the connection."""
+    (told,) = server_statistics([("127.0.0.1", server.port)], soon())
+    with ExitStack() as stack:
+        nodes = KazooClient(server.connect)
+        nodes.start()
+        stack.callback(nodes.close)
+        stack.callback(nodes.stop)
+        for number in range(200):
+            nodes.create(f"/together/{number}", b"x" * number, makepath=True)
+        nodes.delete("/together/0")  # missing now
+        nodes.create("/together/secret", acl=[make_digest_acl("alice", "secret", all=True)])
+        session = Session(server.connect, timeout=scaled(10.0), on_change=lambda _: None)
+        stack.callback(lambda: session.close(soon()))
+        session.open(soon())
+        paths = [f"/together/{name}" for name in (*range(200), "none", "secret")]
+        wanted = [Wanted(part, path) for path in paths for part in (NodePart.CONTENT, NodePart.RIGHTS)]
+        alone = list(session.read_each(wanted, soon()))
+        assert [one.wanted.path for one in alone if one.forbidden] == ["/together/secret"] * 2
+        if told.multi_read:
+            session.multi_read.set()
+        assert told.multi_read == (server.version == "3.9.5")
+        assert list(session.read_each(wanted, soon())) == alone

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Self
 
 from zkconsumer.cluster.offset_lookup import OffsetLookup
@@ -247,6 +248,7 @@ class ClusterClient:
         )
         self._on_change = on_change
         self._bootstrap = bootstrap_brokers(config, self.channels) if config.bootstrap_servers else None
+        self.multi_read = Event()  # see zookeeper.node_requests
         self._session: Session | None = None
         self._last_brokers: list[Endpoint] = []
         self._closed = False
@@ -303,6 +305,7 @@ class ClusterClient:
             if self._closed:  # a thread that a close left behind must not begin another session
                 raise RegistryUnavailableError("the client of the cluster was closed")
             session = zookeeper_session(self.config, self._on_change)
+            session.multi_read = self.multi_read
             try:
                 session.open(deadline)
                 self._session = session

@@ -161,13 +161,17 @@ class LiveSource:
                 session = error
         ahead = ThreadPoolExecutor(2, "zkconsumer-ahead")
         try:
+            # first of all, since the answers tell how nodes may be read
+            servers = ahead.submit(self._servers.read, Deadline(self.client.timeout)) if self.client.zookeeper else None
             coming = [ahead.submit(self._nodes_ahead, batch, session) for batch in batches[:1]]
             for number, batch in enumerate(batches, 1):
                 parts, failed = coming.pop().result()
-                coming += [ahead.submit(self._nodes_ahead, one, session) for one in batches[number : number + 1]]
+                more = batches[number : number + 1]
+                coming += [ahead.submit(self._nodes_ahead, one, session) for one in more]
                 deadline = Deadline(self.client.timeout)
-                servers = ahead.submit(self._servers.read, deadline) if self.client.zookeeper else None
                 yield from self._completed(batch, parts, failed, servers, deadline, times=message_times)
+                if more and servers is not None:
+                    servers = ahead.submit(self._servers.read, Deadline(self.client.timeout))
         finally:
             ahead.shutdown(wait=False, cancel_futures=True)  # a read under way ends with the session, or its time
         self._times.sweep()
@@ -348,16 +352,21 @@ class _Servers:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._known: tuple[float, tuple[ZooKeeperServer, ...]] = (0.0, ())
+        self._allowed = False
 
     def read(self, deadline: Deadline) -> tuple[ZooKeeperServer, ...]:
         """Return what each server says; a server that says nothing has a problem."""
         until, known = self._known
-        if time.monotonic() < until:
-            return known
-        config = self._client.config
-        servers = server_statistics(config.zookeeper_hosts, deadline, zookeeper_security(config).tls)
-        self._known = time.monotonic() + SERVERS_BELIEVED, servers
-        return servers
+        if time.monotonic() >= until:
+            config = self._client.config
+            known = server_statistics(config.zookeeper_hosts, deadline, zookeeper_security(config).tls)
+            self._known = time.monotonic() + SERVERS_BELIEVED, known
+        if not known or not all(one.multi_read for one in known):
+            self._client.multi_read.clear()
+        elif not self._allowed:  # once: after a failed reading each node is read alone
+            self._allowed = True
+            self._client.multi_read.set()
+        return known
 
 
 def with_topics(client: ClusterClient, snapshot: GroupSnapshot, topics: Collection[str]) -> GroupSnapshot:

@@ -195,6 +195,7 @@ class WatchedGroups:
             tops += map(paths.consumers_group, new)
             level = [
                 *(Wanted(NodePart.RIGHTS, path) for path in tops),
+                *(Wanted(NodePart.CHILDREN, paths.consumers_group(group)) for group in new),
                 *(Wanted(NodePart.CONTENT, one) for one in members),
             ]
             self._exhaust(level[:MOST_PREFETCHED], deadline)

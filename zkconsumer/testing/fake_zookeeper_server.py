@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from struct import Struct
 from threading import Lock, RLock
@@ -45,11 +46,10 @@ _CODES = {
 }
 _EVENTS = {NodeEventKind.CREATED: 1, NodeEventKind.DELETED: 2, NodeEventKind.CHANGED: 3, NodeEventKind.CHILDREN: 4}
 _CREATE, _DELETE, _EXISTS, _GET, _SET, _GET_ACL, _SET_ACL = 1, 2, 3, 4, 5, 6, 7
-_CHILDREN, _SYNC, _PING, _CHILDREN2, _CHECK, _MULTI, _CREATE2, _AUTH = (8, 9, 11, 12, 13, 14, 15, 100)
+_CHILDREN, _SYNC, _PING, _CHILDREN2, _CHECK, _MULTI, _CREATE2, _MULTI_READ, _AUTH = 8, 9, 11, 12, 13, 14, 15, 22, 100
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _READ, _ALL_RIGHTS = 1, 31
-_CONNECTED = 3
-_EVENT_XID = -1
+_CONNECTED, _EVENT_XID = 3, -1
 _HEAD = Struct(">iqi")
 """The head of an answer: xid, zxid, error code."""
 _MULTI_HEAD = Struct(">i?i")
@@ -90,6 +90,7 @@ class ConnectionRequests:
             _CHILDREN2: self._get_children2,
             _SYNC: self._sync,
             _MULTI: self._multi,
+            _MULTI_READ: partial(self._multi, reads=True),
             _PING: self._nothing,
             _AUTH: self._nothing,
         }
@@ -218,8 +219,8 @@ class ConnectionRequests:
     def _sync(self, reader: WireReader, body: WireWriter) -> None:
         TEXT.write(body, _path(reader))
 
-    def _multi(self, reader: WireReader, body: WireWriter) -> None:
-        """Perform a transaction. If one operation fails, the tree stays unchanged and each result is an error."""
+    def _multi(self, reader: WireReader, body: WireWriter, *, reads: bool = False) -> None:
+        """Perform a transaction, which changes nothing if one operation fails, or reads, which fail each alone."""
         codes: list[int] = []
         results: list[tuple[int, bytes]] = []
         with self._zookeeper.transaction() as undo:
@@ -229,17 +230,18 @@ class ConnectionRequests:
                 if done:
                     break
                 result = WireWriter()
-                failed = bool(codes and codes[-1])
+                failed = bool(codes and codes[-1]) and not reads
                 codes.append(_INCONSISTENT if failed else _OK)
                 try:
                     self._one(kind, reader, result, failed)
                 except (ZooKeeperError, RefusedOperation) as error:
                     codes[-1] = _code(error)
                 results.append((kind, bytes(result.data)))
-            if any(codes):
+            if undone := any(codes) and not reads:
                 undo()
-                results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
         for (kind, data), code in zip(results, codes, strict=True):
+            if code or undone:
+                kind, data = -1, code.to_bytes(4, "big", signed=True)
             body.data += _MULTI_HEAD.pack(kind, False, code) + data
         body.data += _MULTI_HEAD.pack(-1, True, -1)
 
@@ -249,7 +251,7 @@ class ConnectionRequests:
             path, version = _path(reader), INT32.read(reader)
             if not skip:
                 self._zookeeper.expect(path, version)
-        elif kind not in (_CREATE, _DELETE, _SET):
+        elif kind not in (_CREATE, _DELETE, _SET, _GET):
             raise MalformedRequestError(f"operation {kind} in a transaction")
         elif skip:
             _skip(kind, reader)

@@ -9,17 +9,27 @@ began in one session could be performed in the next. Here an operation fails, an
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any
+from threading import Event
+from typing import Any, NamedTuple
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.serialization import Exists, GetACL, GetChildren2, GetData
+from kazoo.protocol.serialization import (
+    Exists,
+    GetACL,
+    GetChildren2,
+    GetData,
+    int_struct,
+    multiheader_struct,
+    stat_struct,
+)
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from zkconsumer.errors import (
@@ -64,6 +74,8 @@ PARTS = 4
 """The parts in which they are sent: while one is handled, the others are under way."""
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Answers of about so many bytes may be under way: large nodes are read fewer at a time."""
+MULTI_READ = 64
+"""Contents in one ``multiRead``."""
 
 
 class NodeFailure(Enum):
@@ -108,14 +120,64 @@ class Transaction:
         self._request.delete(path, version)
 
 
+class MultiRead:
+    """Kazoo's form of ``multiRead`` (ZOOKEEPER-3402), which it lacks: the contents of nodes, without watches.
+
+    Its answer has for each node what ``GetData`` returns, or an exception.
+    """
+
+    type = 22
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytes:
+        """Return the request's body."""
+        begin, end = multiheader_struct.pack(GetData.type, False, -1), multiheader_struct.pack(-1, True, -1)
+        return b"".join([*(begin + GetData(path, None).serialize() for path in self._paths), end])
+
+    def deserialize(self, data: bytes, offset: int) -> list[Any]:
+        """Return the answers. Raises kazoo's MarshallingError if there are not as many as paths."""
+        found: list[Any] = []
+        try:
+            for _ in self._paths:
+                kind, done, code = multiheader_struct.unpack_from(data, offset)
+                offset += multiheader_struct.size
+                (length,) = int_struct.unpack_from(data, offset)
+                if done or kind not in (GetData.type, -1):
+                    raise exceptions.MarshallingError(f"{len(found)} answers for {len(self._paths)} nodes")
+                found.append(exceptions.EXCEPTIONS[code]() if kind == -1 else GetData.deserialize(data, offset))
+                offset += int_struct.size + (0 if kind == -1 else max(0, length) + stat_struct.size)
+        except struct.error as e:
+            raise exceptions.MarshallingError(f"an answer for {len(self._paths)} nodes is cut off") from e
+        return found
+
+
+class _OneOfMany(NamedTuple):
+    """The answer for one node of a :class:`MultiRead`."""
+
+    result: Any
+    number: int
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the answer, or raise its error. Raises KazooTimeoutError if none came in time."""
+        answer = self.result.get(timeout=timeout)[self.number]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
 class Requests(ABC):
     """The operations on one ZooKeeper, over whatever client there is at the time.
+
+    ``multi_read`` is set while all servers know ``multiRead``, as they do since 3.6. An older one ends the connection.
 
     Arguments: ``hosts`` names the servers in errors; ``security`` has the rights on created nodes.
     """
 
     def __init__(self, hosts: str, security: ZooKeeperSecurity) -> None:
         self.hosts = hosts
+        self.multi_read = Event()
         self._security = security
         self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
@@ -178,31 +240,50 @@ class Requests(ABC):
         Leaves a ``watch`` on each node whose content, stat or children were read, and on a missing node whose stat was.
 
         For many nodes: what the caller drops takes no memory. The number under way starts at :data:`AT_ONCE`, grows
-        with small answers, and shrinks with large ones. Raises RegistryError if ZooKeeper is lost or late; the answers
-        until then were yielded.
+        with small answers, and shrinks with large ones. Contents without a watch are read many by one request if
+        :attr:`multi_read`. Raises RegistryError if ZooKeeper is lost or late; the answers until then were yielded.
         """
         client, watcher = self._connected_client(), self._watcher(watch)
         waiting = iter(wanted)
-        window: deque[tuple[list[Wanted], list[Any]]] = deque()
+        window: deque[tuple[list[Wanted], list[Any], Any]] = deque()
         room, mean, under_way = AT_ONCE, 0.0, 0
         while True:
             while under_way < room:
                 part = list(islice(waiting, min(room - under_way, room // PARTS + 1)))
                 if not part:
                     break
-                window.append((part, queued_together(client, [_request(client, one, watcher) for one in part])))
+                window.append((part, *self._queued(client, part, watcher)))
                 under_way += len(part)
             if not window:
                 return
-            part, results = window.popleft()
+            part, results, last = window.popleft()
             under_way -= len(part)
-            results[-1].wait(deadline.remaining())
+            last.wait(deadline.remaining())
             for one, result in zip(part, results, strict=True):
-                reading = self._reading(one, result, deadline)
+                try:
+                    reading = self._reading(one, result, deadline)
+                except RegistryError:
+                    self.multi_read.clear()  # perhaps an older server stands behind the same name
+                    raise
                 size = reading.node.length if reading.node is not None and one.part is NodePart.CONTENT else 0
                 mean += (max(size, sum(map(len, reading.names))) - mean) / 8
                 room = max(1, min(room + 1, AT_ONCE_MOST, int(BYTES_AT_ONCE / (mean + 256))))
                 yield reading
+
+    def _queued(self, client: KazooClient, part: Sequence[Wanted], watcher: Any) -> tuple[list[Any], Any]:
+        """Queue reads. Return their results, and the one that comes last."""
+        if watcher is not None or not self.multi_read.is_set():
+            results = queued_together(client, [_request(client, one, watcher) for one in part])
+            return results, results[-1]
+        alone = {n: _request(client, one, None) for n, one in enumerate(part) if one.part is not NodePart.CONTENT}
+        contents = [n for n in range(len(part)) if n not in alone]
+        many = [contents[begin : begin + MULTI_READ] for begin in range(0, len(contents), MULTI_READ)]
+        reads = (MultiRead([_absolute(client, part[n].path) for n in some]) for some in many)
+        results = queued_together(client, [*alone.values(), *reads])
+        found = dict(zip(alone, results, strict=False))
+        for some, result in zip(many, results[len(alone) :], strict=True):
+            found |= {n: _OneOfMany(result, place) for place, n in enumerate(some)}
+        return [found[n] for n in range(len(part))], results[-1]
 
     def _reading(self, one: Wanted, result: Any, deadline: Deadline) -> Reading:
         try:
@@ -382,10 +463,15 @@ def _node(data: bytes, stat: Any) -> Node:
 
 def _request(client: KazooClient, one: Wanted, watcher: Callable[[WatchedEvent], None] | None) -> Any:
     """Return kazoo's request for a read."""
-    path = client.chroot + one.path if one.path != "/" else client.chroot or "/"  # kazoo would look at each part of it
+    path = _absolute(client, one.path)
     if one.part is NodePart.RIGHTS:
         return GetACL(path)
     return _READS[one.part](path, watcher)
+
+
+def _absolute(client: KazooClient, path: str) -> str:
+    """Return a path with the chroot. Kazoo would look at each part of it."""
+    return client.chroot + path if path != "/" else client.chroot or "/"
 
 
 _READS = {NodePart.CONTENT: GetData, NodePart.CHILDREN: GetChildren2, NodePart.STAT: Exists}

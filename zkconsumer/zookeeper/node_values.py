@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -131,6 +132,9 @@ class Seen:
     children: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
 
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})")
+
+
 @dataclass(frozen=True, slots=True)
 class ZooKeeperServer:
     """What a server of the ensemble says by four-letter commands. None or empty is what it does not say.
@@ -148,3 +152,9 @@ class ZooKeeperServer:
     statistics: Mapping[str, str] = field(default_factory=dict)
     sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     problem: str = ""
+
+    @property
+    def multi_read(self) -> bool:
+        """Whether it knows ``multiRead``, as servers do since 3.6."""
+        found = _RELEASE.match(self.version)
+        return found is not None and (int(found[1]), int(found[2])) >= (3, 6)

@@ -42,7 +42,7 @@ from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.testing.fake_zookeeper_server import ConnectionRequests
 from zkconsumer.testing.wire_types import BYTES, INT32, TEXT
-from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodePart, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodePart, Reading, Wanted, ZooKeeperServer
 from zkconsumer.zookeeper.session import Session
 
 STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
@@ -430,6 +430,29 @@ def test_many_groups_are_read_as_each_alone(away: bool, sources: list[LiveSource
                 assert one == wanted or (away and any("brokers' group" in p.what for p in one.problems))
         assert away or many.differences == 0
     assert [coordinating_partition(name, 50) for name in ("g", "group-1", "\u00e4\U0001f600")] == [3, 49, 7]
+
+
+@pytest.mark.parametrize(
+    ("versions", "together"),
+    [(["3.9.5", "3.6.0"], True), (["3.9.5", "3.5.10"], False), (["3.9.5", ""], False), ([], False)],
+)
+def test_contents_are_read_together_if_all_servers_can(
+    versions: list[str],
+    together: bool,
+    cluster: FakeCluster,
+    sources: list[LiveSource],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older server ends the connection."""
+    a_group(cluster)
+    source, fresh = (source_of(sources, cluster.zookeeper_connect) for _ in range(2))
+    servers = tuple(ZooKeeperServer("h:1", version) for version in versions)
+    monkeypatch.setattr(snapshot_reader, "server_statistics", lambda *_: servers)
+    first = source.snapshot("g")
+    assert source.client.session.multi_read.is_set() is together
+    ((_, again),) = source.snapshots_once(["g"])
+    for found in (source.snapshot("g"), cast("GroupSnapshot", again), fresh.snapshot("g")):
+        assert replace(found, taken=first.taken, zxid=first.zxid) == first
 
 
 @pytest.mark.parametrize(("slow", "sizes"), [(False, [1, 1, 1]), (True, [1, 2])])

@@ -583,7 +583,7 @@ def test_answers_without_end_do_not_stop_the_poller() -> None:
             assert server.close(scaled(20))
 
 
-def test_each_part_of_an_answer_is_made_before_the_poller_goes_on() -> None:
+def test_each_part_of_an_answer_keeps_the_poller() -> None:
     told = []
 
     @contextmanager
