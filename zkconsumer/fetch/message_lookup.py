@@ -279,49 +279,66 @@ EXPANDED = 16 * 1024 * 1024
 
 
 def message_times(
-    channel: BrokerChannel, offsets: Mapping[TopicPartition, Collection[int]], deadline: Deadline
+    channel: BrokerChannel, offsets: Mapping[TopicPartition, Collection[int]], deadline: Deadline, until: Deadline
 ) -> Iterator[tuple[TopicPartition, int, int]]:
     """Yield the partition, the offset and the time (ms since 1970) of the first message from each offset on.
 
     The time is :data:`NO_TIME` if the message has none, and :data:`NO_MESSAGE` if no message is left up to the log's
-    end. Messages that do not fit and corrupt ones are left out. One fetch answers all offsets of a partition that lie
-    in the fetched batches. The partitions are asked in turns, so that a caller may end early. Raises BrokerError.
+    end. Messages that do not fit and corrupt ones are left out, and so are partitions that the broker does not lead.
+    One fetch answers all offsets of a partition that lie in the fetched batches. The partitions are asked in turns. No
+    fetch is sent after ``until``. Raises BrokerError, also if no answer comes by ``deadline``.
     """
-    left = {tp: deque(sorted(set(wanted))) for tp, wanted in offsets.items() if wanted}
-    while left:
+    left = {tp: _Places(sorted(set(wanted))) for tp, wanted in offsets.items() if wanted}
+    while left and not until.expired:
         asked = list(left)[:AT_ONCE]
-        positions = [FetchPosition(*tp, left[tp][0], BYTES) for tp in asked]
+        positions = [FetchPosition(*tp, left[tp].position, BYTES) for tp in asked]
         request = FetchRequest(positions, 0.0, 0, BYTES * AT_ONCE)
         answer = channel.receive_fetch(channel.send_fetch(request, deadline), deadline)
         told = {TopicPartition(one.topic, one.partition): one for one in answer.partitions}
-        for tp in asked:
-            one, wanted = told.get(tp), left.pop(tp)
-            times = [] if one is None or one.error != codes.NONE else _times_from(one, wanted)
-            for time in times:
-                yield tp, wanted.popleft(), time
-            # a batch larger than BYTES comes whole if it is asked for first, from brokers since 0.10.1
-            if not times and (tp == asked[0] or one is None or one.error or one.records):
+        for tp in (*asked[1:], asked[0]):  # whoever was first comes last: only the first gets a large batch whole
+            one, places = told.get(tp), left.pop(tp)
+            if one is None or one.error not in (codes.NONE, codes.OFFSET_OUT_OF_RANGE):
+                continue
+            for offset, time in places.take(one, whole=tp == asked[0]):
+                yield tp, offset, time
+            if places.wanted:
+                left[tp] = places
+
+
+class _Places:
+    """The offsets of one partition whose times are wanted, and the next position to fetch."""
+
+    def __init__(self, wanted: Sequence[int]) -> None:
+        self.wanted = deque(wanted)
+        self.position = wanted[0]
+
+    def take(self, answer: PartitionResponse, *, whole: bool) -> Iterator[tuple[int, int]]:
+        """Take a fetch of :attr:`position` in. Yield the offsets whose times it tells, with these.
+
+        ``whole``: a batch larger than :data:`BYTES` would have come whole, as from brokers since 0.10.1.
+        """
+        where, reached = TopicPartition(answer.topic, answer.partition), self.position
+        # without any progress, what is wanted here cannot be had; an empty answer may only lack the room for a batch
+        wanted, lost = self.wanted, whole or answer.error != codes.NONE or bool(answer.records)
+        try:
+            for record in _records(answer, where, self.position) if answer.error == codes.NONE else ():
+                while wanted and record.offset >= wanted[0]:
+                    yield wanted.popleft(), int(record.timestamp) if record.timestamp >= 0 else NO_TIME
+                if not wanted:
+                    return
+            if answer.records:
+                found = extent(answer.records, where, self.position, answer.high_watermark).next_offset
+                reached = max(reached, found or 0)
+            if answer.records and 0 <= answer.high_watermark <= reached:
+                while wanted:
+                    yield wanted.popleft(), NO_MESSAGE
+        except CorruptRecordsError as error:
+            reached = max(reached, error.next_offset)
+            while wanted and wanted[0] < reached:
                 wanted.popleft()
-            if wanted:
-                left[tp] = wanted  # after the others
-
-
-def _times_from(answer: PartitionResponse, wanted: Sequence[int]) -> list[int]:
-    """Return the times at the first offsets of ``wanted``, as many as the fetch from the first one on tells."""
-    where, found = TopicPartition(answer.topic, answer.partition), list[int]()
-    with suppress(CorruptRecordsError):
-        for record in _records(answer, where, wanted[0]):
-            while record.offset >= wanted[len(found)]:
-                found.append(int(record.timestamp) if record.timestamp >= 0 else NO_TIME)
-                if len(found) == len(wanted):
-                    return found
-        if answer.records and 0 <= answer.high_watermark <= (_reached(answer, where, wanted[0]) or -1):
-            found += [NO_MESSAGE] * (len(wanted) - len(found))
-    return found
-
-
-def _reached(answer: PartitionResponse, where: TopicPartition, offset: int) -> int | None:
-    return extent(answer.records, where, offset, answer.high_watermark).next_offset
+        while reached == self.position and lost and wanted and wanted[0] <= reached:
+            wanted.popleft()
+        self.position = max(reached, wanted[0]) if wanted else reached
 
 
 def _records(answer: PartitionResponse, where: TopicPartition, offset: int) -> Iterator[Any]:

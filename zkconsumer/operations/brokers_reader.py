@@ -318,10 +318,8 @@ class BrokersReader:
                 inside = (o for o in places.get(tp, ()) if log.start <= o < log.end)
                 left[tp] = [offset for offset in inside if not self._times.knows(tp, offset)]
         until = Deadline(self._deadline.bounded(TIMES_WITHIN) * TIMES_SHARE)
-        for tp, offset, time in message_times(channel, left, self._deadline):
+        for tp, offset, time in message_times(channel, left, self._deadline, until):
             self._times.take(tp, offset, time)
-            if until.expired:
-                break
 
     def _each(
         self, endpoints: Collection[Endpoint], ask: Callable[[Endpoint], T]

@@ -162,7 +162,8 @@ class LiveSource:
         ahead = ThreadPoolExecutor(2, "zkconsumer-ahead")
         try:
             # first of all, since the answers tell how nodes may be read
-            servers = ahead.submit(self._servers.read, Deadline(self.client.timeout)) if self.client.zookeeper else None
+            asked = batches and self.client.zookeeper
+            servers = ahead.submit(self._servers.read, Deadline(self.client.timeout)) if asked else None
             coming = [ahead.submit(self._nodes_ahead, batch, session) for batch in batches[:1]]
             for number, batch in enumerate(batches, 1):
                 parts, failed = coming.pop().result()
@@ -361,10 +362,10 @@ class _Servers:
             config = self._client.config
             known = server_statistics(config.zookeeper_hosts, deadline, zookeeper_security(config).tls)
             self._known = time.monotonic() + SERVERS_BELIEVED, known
-        if not known or not all(one.multi_read for one in known):
+        if any(one.version and not one.multi_read for one in known):
             self._client.multi_read.clear()
-        elif not self._allowed:  # once: after a failed reading each node is read alone
-            self._allowed = True
+        elif known and not self._allowed and all(one.multi_read for one in known):
+            self._allowed = True  # once: after a failed reading each node is read alone
             self._client.multi_read.set()
         return known
 
@@ -409,5 +410,6 @@ def times_of(
         endpoints = {endpoint.broker_id: endpoint for endpoint in client.brokers(deadline)}
         for leader in by_leader.keys() & endpoints.keys():
             with suppress(BrokerError), closing(client.channels.connected(endpoints[leader], deadline)) as channel:
-                found.update((tp, time) for tp, _, time in message_times(channel, by_leader[leader], deadline))
+                times = message_times(channel, by_leader[leader], deadline, deadline)
+                found.update((tp, time) for tp, _, time in times)
     return {tp: time for tp, time in found.items() if time >= 0}

@@ -229,6 +229,8 @@ class ConnectionRequests:
                 INT32.read(reader)
                 if done:
                     break
+                if (kind == _GET) is not reads:
+                    raise MalformedRequestError(f"operation {kind} among {'reads' if reads else 'writes'}")
                 result = WireWriter()
                 failed = bool(codes and codes[-1]) and not reads
                 codes.append(_INCONSISTENT if failed else _OK)

@@ -21,15 +21,8 @@ from typing import Any, NamedTuple
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.serialization import (
-    Exists,
-    GetACL,
-    GetChildren2,
-    GetData,
-    int_struct,
-    multiheader_struct,
-    stat_struct,
-)
+from kazoo.protocol import serialization
+from kazoo.protocol.serialization import Exists, GetACL, GetChildren2, GetData
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from zkconsumer.errors import (
@@ -74,8 +67,8 @@ PARTS = 4
 """The parts in which they are sent: while one is handled, the others are under way."""
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Answers of about so many bytes may be under way: large nodes are read fewer at a time."""
-MULTI_READ = 64
-"""Contents in one ``multiRead``."""
+MULTI_READ, FIRST_MULTI_READ, MULTI_READ_BYTES = 64, 16, 1024 * 1024
+"""The most contents in one ``multiRead``, those in one before any size is known, and the bytes of an answer, about."""
 
 
 class NodeFailure(Enum):
@@ -120,11 +113,12 @@ class Transaction:
         self._request.delete(path, version)
 
 
-class MultiRead:
-    """Kazoo's form of ``multiRead`` (ZOOKEEPER-3402), which it lacks: the contents of nodes, without watches.
+_HEAD, _INT = serialization.multiheader_struct, serialization.int_struct
+_STAT_SIZE = serialization.stat_struct.size
 
-    Its answer has for each node what ``GetData`` returns, or an exception.
-    """
+
+class MultiRead:
+    """The request ``multiRead`` (ZOOKEEPER-3402), which kazoo lacks: contents, or classes of errors."""
 
     type = 22
 
@@ -133,7 +127,7 @@ class MultiRead:
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        begin, end = multiheader_struct.pack(GetData.type, False, -1), multiheader_struct.pack(-1, True, -1)
+        begin, end = _HEAD.pack(GetData.type, False, -1), _HEAD.pack(-1, True, -1)
         return b"".join([*(begin + GetData(path, None).serialize() for path in self._paths), end])
 
     def deserialize(self, data: bytes, offset: int) -> list[Any]:
@@ -141,13 +135,15 @@ class MultiRead:
         found: list[Any] = []
         try:
             for _ in self._paths:
-                kind, done, code = multiheader_struct.unpack_from(data, offset)
-                offset += multiheader_struct.size
-                (length,) = int_struct.unpack_from(data, offset)
-                if done or kind not in (GetData.type, -1):
+                kind, done, code = _HEAD.unpack_from(data, offset)
+                offset += _HEAD.size
+                (length,) = _INT.unpack_from(data, offset)
+                if done or (kind != GetData.type and (kind != -1 or code not in exceptions.EXCEPTIONS)):
                     raise exceptions.MarshallingError(f"{len(found)} answers for {len(self._paths)} nodes")
-                found.append(exceptions.EXCEPTIONS[code]() if kind == -1 else GetData.deserialize(data, offset))
-                offset += int_struct.size + (0 if kind == -1 else max(0, length) + stat_struct.size)
+                found.append(exceptions.EXCEPTIONS[code] if kind == -1 else GetData.deserialize(data, offset))
+                offset += _INT.size + (0 if kind == -1 else max(0, length) + _STAT_SIZE)
+            if not _HEAD.unpack_from(data, offset)[1]:
+                raise exceptions.MarshallingError(f"more than {len(found)} answers for so many nodes")
         except struct.error as e:
             raise exceptions.MarshallingError(f"an answer for {len(self._paths)} nodes is cut off") from e
         return found
@@ -162,7 +158,7 @@ class _OneOfMany(NamedTuple):
     def get(self, timeout: float | None = None) -> Any:
         """Return the answer, or raise its error. Raises KazooTimeoutError if none came in time."""
         answer = self.result.get(timeout=timeout)[self.number]
-        if isinstance(answer, Exception):
+        if isinstance(answer, type):
             raise answer
         return answer
 
@@ -252,7 +248,8 @@ class Requests(ABC):
                 part = list(islice(waiting, min(room - under_way, room // PARTS + 1)))
                 if not part:
                     break
-                window.append((part, *self._queued(client, part, watcher)))
+                most = min(MULTI_READ, int(MULTI_READ_BYTES / (mean + 256)) or 1) if mean else FIRST_MULTI_READ
+                window.append((part, *self._queued(client, part, watcher, most)))
                 under_way += len(part)
             if not window:
                 return
@@ -263,21 +260,22 @@ class Requests(ABC):
                 try:
                     reading = self._reading(one, result, deadline)
                 except RegistryError:
-                    self.multi_read.clear()  # perhaps an older server stands behind the same name
+                    if any(type(other) is _OneOfMany for other in results):
+                        self.multi_read.clear()  # perhaps an older server stands behind the same name
                     raise
                 size = reading.node.length if reading.node is not None and one.part is NodePart.CONTENT else 0
                 mean += (max(size, sum(map(len, reading.names))) - mean) / 8
                 room = max(1, min(room + 1, AT_ONCE_MOST, int(BYTES_AT_ONCE / (mean + 256))))
                 yield reading
 
-    def _queued(self, client: KazooClient, part: Sequence[Wanted], watcher: Any) -> tuple[list[Any], Any]:
-        """Queue reads. Return their results, and the one that comes last."""
+    def _queued(self, client: KazooClient, part: Sequence[Wanted], watcher: Any, most: int) -> tuple[list[Any], Any]:
+        """Queue reads, up to ``most`` contents in a request. Return their results, and the one that comes last."""
         if watcher is not None or not self.multi_read.is_set():
             results = queued_together(client, [_request(client, one, watcher) for one in part])
             return results, results[-1]
         alone = {n: _request(client, one, None) for n, one in enumerate(part) if one.part is not NodePart.CONTENT}
         contents = [n for n in range(len(part)) if n not in alone]
-        many = [contents[begin : begin + MULTI_READ] for begin in range(0, len(contents), MULTI_READ)]
+        many = [contents[begin : begin + most] for begin in range(0, len(contents), most)]
         reads = (MultiRead([_absolute(client, part[n].path) for n in some]) for some in many)
         results = queued_together(client, [*alone.values(), *reads])
         found = dict(zip(alone, results, strict=False))

@@ -134,9 +134,13 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
     def _read(self, length: int, timeout: float) -> bytes:
         if not self._reads_ahead:
             return bytes(super()._read(length, timeout))
-        while len(self._arrived) - self._taken < length:
-            more = self._receive(timeout)
-            self._arrived, self._taken = self._arrived[self._taken :] + more, 0
+        if len(self._arrived) - self._taken < length:
+            parts = [self._arrived[self._taken :]]
+            lacking = length - len(parts[0])
+            while lacking > 0:  # joined once: an answer of megabytes comes in many parts
+                parts.append(self._receive(timeout))
+                lacking -= len(parts[-1])
+            self._arrived, self._taken = b"".join(parts), 0
         begin = self._taken
         self._taken = end = begin + length
         return self._arrived[begin:end]

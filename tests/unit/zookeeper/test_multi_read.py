@@ -12,6 +12,7 @@ from kazoo.exceptions import MarshallingError, NoNodeError
 from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
 
 from tests.timing import scaled
+from tests.values import present
 from zkconsumer.errors import RegistryError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper_server import ConnectionRequests, FakeZooKeeperServer
@@ -69,7 +70,29 @@ def test_readings_are_those_of_single_reads(session: Session, monkeypatch: pytes
     assert list(session.read_each(mixed(session), soon())) == alone
     assert sum(one.forbidden for one in alone) >= 1
     assert sum(one.node is None for one in alone) >= 3
-    assert sum(sizes) == 18 + 3, "152 contents in three requests"
+    assert sum(sizes) == 18 + 10, "152 contents, 16 in a request before the first answer"
+    sizes.clear()
+    names = [one for one in mixed(session) if one.part is NodePart.CONTENT] * 6
+    assert len(list(session.read_each(names, soon()))) == len(names)
+    assert sum(sizes) < len(names) / 20, "64 in a request after it"
+
+
+def test_large_nodes_are_not_read_together(
+    served: FakeZooKeeperServer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 nodes of 1 MB in one answer would keep the connection's thread, and no ping would be sent meanwhile."""
+    served.zookeeper.put("/n/large", b"x" * 900_000)
+    sizes: list[int] = []
+
+    def counted(paths: list[str]) -> MultiRead:
+        sizes.append(len(paths))
+        return MultiRead(paths)
+
+    monkeypatch.setattr(node_requests, "MultiRead", counted)
+    session.multi_read.set()
+    large = Wanted(NodePart.CONTENT, "/large" if session.hosts.endswith("/n") else "/n/large")
+    assert all(present(one.node).length == 900_000 for one in session.read_each([large] * 600, soon()))
+    assert (max(sizes), sizes[-1]) == (16, 1)
 
 
 def test_watched_nodes_are_read_one_by_one(session: Session) -> None:
@@ -110,7 +133,7 @@ def _answer(*results: bytes | int) -> bytes:
 def test_an_answer_has_contents_and_errors() -> None:
     first, second, third = MultiRead(["/a", "/b", "/c"]).deserialize(b"head" + _answer(b"data", -101, b""), 4)
     assert (first[0], first[1].version, third[0]) == (b"data", 3, b"")
-    assert isinstance(second, NoNodeError)
+    assert second is NoNodeError
 
 
 @pytest.mark.parametrize(
@@ -119,6 +142,9 @@ def test_an_answer_has_contents_and_errors() -> None:
         pytest.param(_answer(b"data"), id="too few"),
         pytest.param(_answer(), id="none"),
         pytest.param(b"", id="nothing"),
+        pytest.param(_answer(b"data", b"data", b"data"), id="too many"),
+        pytest.param(_answer(b"data", b"data")[:-9], id="no end"),
+        pytest.param(_answer(b"data", -12345), id="unknown error"),
         pytest.param(_answer(b"data", b"data")[:-20], id="cut"),
         pytest.param(multiheader_struct.pack(GetData.type, False, 0) + int_struct.pack(1 << 30) + b"x", id="length"),
         pytest.param(multiheader_struct.pack(8, False, 0) + int_struct.pack(0) * 30, id="another kind"),

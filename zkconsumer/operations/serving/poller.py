@@ -142,7 +142,7 @@ class Poller:
 
     @contextmanager
     def making_answer(self) -> Iterator[None]:
-        """Keep the thread from its next group while the caller makes an answer.
+        """Keep the thread from judging the next group while the caller makes an answer, for a limited time.
 
         Otherwise both take turns at the interpreter, and an answer about a thousand groups takes twice its time.
         """
@@ -153,7 +153,8 @@ class Poller:
         finally:
             with self._lock:
                 self._answers -= 1
-                self._changed.notify_all()
+                if not self._answers:
+                    self._changed.notify_all()
 
     def _give_way(self, most: float) -> float:
         """Wait while answers are made, ``most`` seconds. Return how long it took."""
