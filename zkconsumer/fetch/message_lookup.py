@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -289,17 +290,22 @@ def message_times(
     fetch is sent after ``until``. Raises BrokerError, also if no answer comes by ``deadline``.
     """
     left = {tp: _Places(sorted(set(wanted))) for tp, wanted in offsets.items() if wanted}
+    turns = deque(left)
     while left and not until.expired:
-        asked = list(left)[:AT_ONCE]
+        while turns[0] not in left:
+            turns.popleft()
+        first = turns[0]  # only the first gets a batch whole that is larger than the fetch, so each comes first in turn
+        turns.rotate(-1)
+        asked = [first, *(tp for tp in islice(left, AT_ONCE) if tp != first)][:AT_ONCE]
         positions = [FetchPosition(*tp, left[tp].position, BYTES) for tp in asked]
         request = FetchRequest(positions, 0.0, 0, BYTES * AT_ONCE)
         answer = channel.receive_fetch(channel.send_fetch(request, deadline), deadline)
         told = {TopicPartition(one.topic, one.partition): one for one in answer.partitions}
-        for tp in (*asked[1:], asked[0]):  # whoever was first comes last: only the first gets a large batch whole
+        for tp in asked:
             one, places = told.get(tp), left.pop(tp)
             if one is None or one.error not in (codes.NONE, codes.OFFSET_OUT_OF_RANGE):
                 continue
-            for offset, time in places.take(one, whole=tp == asked[0]):
+            for offset, time in places.take(one, whole=tp == first):
                 yield tp, offset, time
             if places.wanted:
                 left[tp] = places
@@ -322,6 +328,8 @@ class _Places:
         wanted, lost = self.wanted, whole or answer.error != codes.NONE or bool(answer.records)
         try:
             for record in _records(answer, where, self.position) if answer.error == codes.NONE else ():
+                if 0 <= answer.high_watermark <= record.offset:  # or it would stand for all places that are left
+                    raise CorruptRecordsError(where, self.position, self.position + 1, "an offset beyond the log")
                 while wanted and record.offset >= wanted[0]:
                     yield wanted.popleft(), int(record.timestamp) if record.timestamp >= 0 else NO_TIME
                 if not wanted:

@@ -226,14 +226,23 @@ def test_partitions_are_asked_in_turns() -> None:
     """A caller with little time learns something of each."""
     broker = Broker()
     assert len(broker.times({number: [0, 1] for number in range(60)}, soon())) == 120
-    assert broker.asked[:2] == [list(range(50)), [*range(50, 60), *range(1, 41)]]
+    assert broker.asked[:2] == [list(range(50)), [1, *range(50, 60), 0, *range(2, 40)]]
 
 
-def test_each_partition_comes_first_once() -> None:
+@pytest.mark.parametrize("count", [3, 51, 76])
+def test_each_partition_comes_first_in_turn(count: int) -> None:
     """Only the first one gets a batch that is larger than the fetch."""
-    found = Broker(large=True).times({number: [0, 1] for number in range(3)}, soon())
-    assert sorted(found) == [(number, offset) for number in range(3) for offset in (0, 1)]
-    assert {number for number, _ in found[:3]} == {0, 1, 2}
+    found = Broker(large=True).times({number: [0, 1] for number in range(count)}, soon())
+    assert found == [(number, offset) for offset in (0, 1) for number in range(count)]
+
+
+def test_a_wild_offset_does_not_tell_the_other_times() -> None:
+    """The checksum of a message of format 1 does not cover its offset."""
+    sets = [MessageSet([Batch([Written(timestamp=t)], magic=1)], base=t) for t in range(3)]
+    wild = bytearray(sets[1].data)
+    wild[:8] = (END + 50).to_bytes(8, "big")
+    object.__setattr__(sets[1], "data", bytes(wild))
+    assert Answering(sets).times(0, 1, 2) == {0: 0, 2: 2}
 
 
 def test_a_partition_that_moved_is_asked_once() -> None:

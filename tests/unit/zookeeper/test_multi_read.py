@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.exceptions import MarshallingError, NoNodeError
+from kazoo.exceptions import ConnectionLoss, MarshallingError, NoNodeError
 from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
 
 from tests.timing import scaled
@@ -110,6 +110,27 @@ def test_an_older_server_is_asked_once_only(session: Session, monkeypatch: pytes
         list(session.read_each(wanted, soon()))
     assert not session.multi_read.is_set()
     assert [one.wanted for one in session.read_each(wanted, soon())] == wanted
+
+
+class _Lost:
+    """The result of a request on a lost connection."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """It is there."""
+
+    def get(self, timeout: float | None = None) -> Any:
+        raise ConnectionLoss
+
+
+def test_a_lost_connection_amid_other_reads_counts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reads before those of contents failed first, and the next reading met the same server in the same way."""
+    monkeypatch.setattr(node_requests, "queued_together", lambda _, requests: [_Lost() for _ in requests])
+    session.multi_read.set()
+    paths = [f"/{number}" for number in range(200)]
+    wanted = [Wanted(part, path) for part in (NodePart.RIGHTS, NodePart.CONTENT) for path in paths]
+    with pytest.raises(RegistryError):
+        list(session.read_each(wanted, soon()))
+    assert not session.multi_read.is_set()
 
 
 def _without(refused: int, perform: Any) -> Any:
