@@ -174,6 +174,9 @@ class Scenario:
     def _stay_calm(self) -> None:
         """Produce for a while without faults: what is written arrives at once then."""
         self.world.sleep(30.0)
+        for member in self.live():
+            if member.session is not None:
+                member.session.lose_next = ""  # it waited for a claim, and would be a fault now
         self.calm = True
         for _ in range(60):
             self.produce(self.world.random.randrange(1, 4))

@@ -107,6 +107,43 @@ def test_an_undeliverable_dead_letter_holds_up_no_end(cluster: FakeCluster, join
     assert (summary.ended, summary.handled) == ("until", PARTITIONS * EACH - 1)
 
 
+def test_a_run_waits_for_answers_in_a_stopped_partition(join: Join) -> None:
+    """A dead letter that could not be delivered ended the run. The next run began a message that was pending still."""
+    pending, refused, parked = SimpleQueue[Any](), threading.Event(), threading.Event()
+    connector, retry = join(), Retry(attempts=2, delays=[0.0], park_after=1)
+
+    def handle(message: Any) -> object:
+        place = message.partition, message.offset
+        if place == (1, 3):
+            if message.attempt == 2:
+                parked.wait(scaled(WITHIN))
+            raise ValueError("never")
+        if place == (1, 5):
+            if message.attempt == 1:
+                raise ValueError("not yet")
+            pending.put(message)
+            parked.set()
+            return PENDING
+        if place == (0, EACH - 1):
+            refused.wait(scaled(WITHIN))
+        return None
+
+    def refuse(*_: Any) -> None:
+        refused.set()
+        raise ValueError("no room")
+
+    options: Any = {"concurrency": 4, "retry": retry, "dead_letter": refuse, "until": "end"}
+    run = threading.Thread(target=lambda: connector.run(handle, "events", **options), name="run")
+    run.start()
+    message = pending.get(timeout=scaled(WITHIN))
+    assert refused.wait(scaled(WITHIN))
+    run.join(1.0)
+    assert run.is_alive()
+    message.ack()
+    run.join(scaled(WITHIN))
+    assert not run.is_alive()
+
+
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(until, "GROUP_LOOK", 0.02)

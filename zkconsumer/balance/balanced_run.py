@@ -198,16 +198,16 @@ class BalancedRun:
     def _at_end(self) -> bool:
         """Return whether ``until`` is reached, and no message of the run is pending.
 
-        The next run would hand out again a parked message that is pending. A stopped partition is not waited for: a
-        message whose dead letter cannot be delivered comes again.
+        The next run would hand out again a parked message that is pending. A message whose dead letter cannot be
+        delivered comes again, and is not waited for.
         """
         if not self.reached_end:
             if self._until is None or not self._until.reached(list(self.member.positions().values())):
                 return False
             self.reached_end = True
             self.dispatcher.end()
-        waited_for = (one for one in self.reader.partitions if not one.stopped and not one.position.revoked)
-        return not any(one.in_hand for one in waited_for)
+        kept = (one for one in self.reader.partitions if not one.position.revoked)
+        return all(one.in_hand <= (self.dead_letters.waiting_of(one) if one.stopped else 0) for one in kept)
 
     def _nothing_came(self) -> ConsumerTimeoutException:
         streams = self.member.delivery.streams()

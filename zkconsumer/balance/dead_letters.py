@@ -20,6 +20,7 @@ from typing import Any
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dispatched_work import ReadWork
 from zkconsumer.balance.handler_check import takes
+from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.retry_policy import RetryDecision, reason_of
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import TopicPartition
@@ -134,6 +135,11 @@ class DeadLetters:
                 self._stop(waiting, trouble)
         self._wake.set()
         return False
+
+    def waiting_of(self, partition: OpenPartition) -> int:
+        """Return how many dead letters of a partition are not delivered yet."""
+        with self._lock:
+            return sum(one.work.partition is partition for one in self._waiting)
 
     def tend(self) -> None:
         """Have the thread look if something waits: a partition may have left. It tries nothing before it is due."""
