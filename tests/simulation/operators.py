@@ -176,7 +176,7 @@ class OperatedObserver(Observer):
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
         moved, seen = self.moved.get(tp), self.partitions[tp]
-        jumped = self._last.get((member, tp), offset - 1) != offset - 1
+        jumped = self._last.get((member, tp)) != offset - 1  # also from the start, where nothing was handed out yet
         self._last[member, tp] = offset
         goes_on = moved is not None and seen.owner == member and jumped and offset == moved.offset
         if moved is not None and goes_on and moved.adopted is None and self.conflict == "adopt":
