@@ -6,11 +6,13 @@ The simulation runs them in whole members (its scenario ``sharing``).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from zkconsumer.balance.sharing.borrower_rules import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lender_rules import Beginning, DeleteLoan, Lender, LenderView, SeenLoan, WriteLoan
+from zkconsumer.balance.sharing.lent_partition import LentPartition, LentPartitions
 from zkconsumer.balance.sharing.loan_format import Loan, LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
@@ -135,3 +137,31 @@ def test_an_owner_deletes_a_loan_that_says_nothing_of_its_stay(stay: str, sessio
     other = replace(loan, stay=stay, borrower_session=session, order=order)
     view = LenderView({"b": 20}, {"b": SeenLoan(other, 0)}, {}, in_hand_before=1)
     assert owner.writes(view) == [DeleteLoan("b", 0)]
+
+
+class ReadyMeanwhile(LentPartition):
+    """A stay that becomes ready right after it was looked at."""
+
+    _looks = 0
+
+    @property
+    def ready(self) -> bool:
+        self._looks += 1
+        return self._looks > 1
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        pass
+
+
+def test_a_stay_is_open_once_its_ledger_was_given() -> None:
+    """Bug: it became ready between two looks. The partition was open, and nobody followed its loans."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("a-0"))
+    ledger = cast("SharedLedger", object())
+    stay = ReadyMeanwhile(position, cast("Lender", None), ledger)
+    lent = LentPartitions()
+    lent.begin(position, stay)
+    assert lent.ledger_of(position) is None
+    assert not stay.opened
+    assert lent.ledger_of(position) is ledger
+    assert stay.opened

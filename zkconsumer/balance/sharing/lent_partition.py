@@ -126,8 +126,9 @@ class LentPartitions:
         lent = self.stays.get(position)
         if lent is not None and not lent.over:
             if not lent.opened:
-                lent.opened = lent.ready
-                return lent.ledger if lent.ready else None
+                # once: if it becomes ready in between, the partition would be open with loans that nobody follows
+                lent.opened = ready = lent.ready
+                return lent.ledger if ready else None
             lent.over = True  # it goes on at another place of its log, in a new stay
         with self._lock:
             # Otherwise a second stay could begin while the first one is open, and its loans would never come back.
