@@ -111,10 +111,16 @@ def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
 
 
 def test_a_second_broker_of_the_same_id_is_refused(own: DevCluster) -> None:
-    twin = EmbeddedKafka(own.zookeeper_connect, 0)
+    """The first one is a node of a session that does not end meanwhile, as the short one of a broker may."""
+    first = KazooClient(own.zookeeper_connect)
+    first.start()
+    first.create("/brokers/ids/7", b"{}", ephemeral=True)
+    twin = EmbeddedKafka(own.zookeeper_connect, 7)
     with pytest.raises(ServerStartError, match="registered by another"):
         twin.start(1.0)
     twin.close()
+    first.stop()
+    first.close()
 
 
 def test_brokers_can_join_and_lead(own: DevCluster) -> None:

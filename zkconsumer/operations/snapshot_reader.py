@@ -161,9 +161,9 @@ class LiveSource:
                 session = error
         ahead = ThreadPoolExecutor(2, "zkconsumer-ahead")
         try:
-            # first of all, since the answers tell how nodes may be read
-            asked = batches and self.client.zookeeper
-            servers = ahead.submit(self._servers.read, Deadline(self.client.timeout)) if asked else None
+            servers = None
+            if batches and self.client.zookeeper:  # first of all, since the answers tell how nodes may be read
+                servers = ahead.submit(self._servers.read, Deadline(self.client.timeout))
             coming = [ahead.submit(self._nodes_ahead, batch, session) for batch in batches[:1]]
             for number, batch in enumerate(batches, 1):
                 parts, failed = coming.pop().result()

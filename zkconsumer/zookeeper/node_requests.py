@@ -260,7 +260,7 @@ class Requests(ABC):
                 try:
                     reading = self._reading(one, result, deadline)
                 except RegistryError:
-                    if any(type(other) is _OneOfMany for one in (results, *(w[1] for w in window)) for other in one):
+                    if any(type(lost) is _OneOfMany for sent in (results, *(w[1] for w in window)) for lost in sent):
                         self.multi_read.clear()  # perhaps an older server stands behind the same name
                     raise
                 size = reading.node.length if reading.node is not None and one.part is NodePart.CONTENT else 0

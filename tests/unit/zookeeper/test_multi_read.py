@@ -1,4 +1,4 @@
-"""Contents of many nodes by one request: the same readings as one by one, and answers that are not believed."""
+"""One request reads the contents of many nodes: the readings are those of single requests, wrong answers are refused."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_watched_nodes_are_read_one_by_one(session: Session) -> None:
 
 
 def test_an_older_server_is_asked_once_only(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may stand behind the name of a newer one that told its release."""
+    """An older server may stand behind the name of a newer one, which told its release."""
     monkeypatch.setattr(ConnectionRequests, "perform", _without(22, ConnectionRequests.perform))
     session.multi_read.set()
     wanted = [Wanted(NodePart.CONTENT, one.path) for one in mixed(session)[:3]]

@@ -546,6 +546,20 @@ def test_a_batch_is_shown_while_the_next_one_is_read() -> None:
             groups.permitted.release(1_000_000)
 
 
+@contextmanager
+def before_the_second_group() -> Iterator[tuple[Batches, Poller, GroupServer]]:
+    """A server that has read one group and waits for permission to read the next."""
+    groups = Batches()
+    groups.permitted = threading.Semaphore(0)
+    server, poller = serves(groups.open, 3600)
+    server.start()
+    try:
+        poller.wait(lambda board: len(board.groups), 0, scaled(10))
+        yield groups, poller, server
+    finally:
+        assert server.close(scaled(20))
+
+
 def test_the_poller_gives_way_to_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both took turns at the interpreter, so an answer about a thousand groups took twice its time."""
     judged: dict[str, float] = {}
@@ -555,12 +569,7 @@ def test_the_poller_gives_way_to_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
         return judged_later(found, before)
 
     monkeypatch.setattr("zkconsumer.operations.serving.poller.judged_later", judge)
-    groups = Batches()
-    groups.permitted = threading.Semaphore(0)
-    server, poller = serves(groups.open, 3600)
-    server.start()
-    try:
-        poller.wait(lambda board: len(board.groups), 0, scaled(10))
+    with before_the_second_group() as (groups, poller, _):
         with poller.making_answer():
             time.sleep(0.2)  # the poller waits no longer than it has worked
             permitted = time.monotonic()
@@ -569,8 +578,6 @@ def test_the_poller_gives_way_to_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
             made = time.monotonic()
         poller.wait(lambda board: board.polls, 0, scaled(10))
         assert judged["h"] >= min(made, permitted + 0.2)
-    finally:
-        assert server.close(scaled(20))
 
 
 def test_answers_without_end_do_not_stop_the_poller() -> None:
@@ -624,23 +631,18 @@ def test_groups_are_missing_until_they_were_read() -> None:
 
 def test_an_open_page_keeps_no_earlier_board() -> None:
     """It kept the board of its group's batch until the group was read again, with the other groups' old readings."""
-    groups = Batches()
-    groups.permitted = threading.Semaphore(0)
-    server, poller = serves(groups.open, 3600)
-    server.start()
-    try:
-        poller.wait(lambda board: len(board.groups), 0, scaled(10))
-        with streaming(server, "/api/groups/g/events") as stream:
-            assert next(events(stream))["serial"] == 1
-            groups.permitted.release()
-            present = poller.wait(lambda board: board.polls, 0, scaled(10)).groups["g"]
+    with (
+        before_the_second_group() as (groups, poller, server),
+        streaming(server, "/api/groups/g/events") as stream,
+    ):
+        assert next(events(stream))["serial"] == 1
+        groups.permitted.release()
+        present = poller.wait(lambda board: board.polls, 0, scaled(10)).groups["g"]
 
-            def boards() -> int:
-                return sum(isinstance(one, Board) and one.groups.get("g") is present for one in gc.get_objects())
+        def boards() -> int:
+            return sum(isinstance(one, Board) and one.groups.get("g") is present for one in gc.get_objects())
 
-            eventually(lambda: boards() == 1, 10, "the latest board alone")
-    finally:
-        assert server.close(scaled(20))
+        eventually(lambda: boards() == 1, 10, "the latest board alone")
 
 
 def test_a_group_made_anew_has_its_own_details() -> None:
