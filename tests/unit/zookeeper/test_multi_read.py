@@ -1,4 +1,4 @@
-"""One request reads the contents of many nodes: the readings are those of single requests, wrong answers are refused."""
+"""One request reads the contents of many nodes. Readings are those of single requests; wrong answers are refused."""
 
 from __future__ import annotations
 
